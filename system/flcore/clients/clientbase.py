@@ -1,0 +1,210 @@
+"""What one participant owns: weights, personal state, data. PFLlib's attributes and methods around a `LocalRule`."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from flcore.clients.localrule import PASS_BATCH, Data, LocalRule, Tensors, build_forward
+from flcore.trainmodel.weights import Weights
+from utils.data_utils import read_client_tensors
+from utils.seeds import torch_generator
+
+
+class Batches:
+    """Mini-batches of tensors that lie in memory, shuffled anew by every pass.
+
+    As in PFLlib an incomplete last batch is dropped, but a client with fewer samples than a batch trains on all it has.
+    """
+
+    def __init__(
+        self, data: Data, batch_size: int, generator: torch.Generator | None = None, smallest: int = 1
+    ) -> None:
+        self.dataset = torch.utils.data.TensorDataset(*data)
+        size = len(self.dataset)
+        self.batch_size = size if batch_size < 0 else min(batch_size, size)
+        self.generator = generator  # None: all samples in their order (evaluation)
+        self.smallest = smallest  # samples that a batch needs (BatchNorm cannot train on one)
+
+    def __len__(self) -> int:
+        size = len(self.dataset)
+        if self.batch_size < self.smallest:
+            return 0
+        return size // self.batch_size if self.generator else -(-size // self.batch_size)
+
+    def __iter__(self) -> Iterator[Data]:
+        x, y = self.dataset.tensors
+        if self.generator:
+            order = torch.randperm(len(y), generator=self.generator).to(y.device)
+        for i in range(len(self)):
+            part: slice | Tensor = slice(i * self.batch_size, (i + 1) * self.batch_size)
+            if self.generator:
+                part = order[part]
+            yield x[part], y[part]
+
+
+class Client(LocalRule):
+    """One participant. Subclasses either override the rule's hooks or, as in PFLlib, `train` itself.
+
+    Args:
+        args: the run's arguments; ``args.model`` is the common initial network.
+        id: index of the participant, the ``<id>.npz`` of its data.
+        train_samples, test_samples: numbers of samples.
+        train_data, test_data: tensors (x, y) if the caller has them already; read from the data set otherwise.
+        forward: the network shared by the clients of one rule (see `LocalRule.setup_rule`).
+    """
+
+    def __init__(self, args: Any, id: int, train_samples: int, test_samples: int, **kwargs: Any) -> None:
+        self.args = args
+        self.algorithm, self.dataset, self.device = args.algorithm, args.dataset, args.device
+        self.id, self.train_samples, self.test_samples = id, train_samples, test_samples
+        self.num_classes, self.batch_size, self.few_shot = args.num_classes, args.batch_size, args.few_shot
+        self.local_epochs, self.learning_rate = args.local_epochs, args.local_learning_rate
+        self.learning_rate_decay = args.learning_rate_decay
+        self.save_folder_name = args.save_folder_name
+        self.train_slow, self.send_slow = kwargs.get("train_slow", False), kwargs.get("send_slow", False)
+        self.train_time_cost = {"num_rounds": 0, "total_cost": 0.0}
+        self.send_time_cost = {"num_rounds": 0, "total_cost": 0.0}
+        self.loss = nn.CrossEntropyLoss()
+        self._tensors: dict[bool, Data] = {}
+        for is_train, name in ((True, "train_data"), (False, "test_data")):
+            if kwargs.get(name) is not None:
+                self._tensors[is_train] = tuple(part.to(self.device) for part in kwargs[name])
+        self.round = self.passes = 0
+        if self.has_rule():
+            forward = kwargs.get("forward") or build_forward(
+                type(self), copy.deepcopy(args.model), self.data[0], self.hyperparameters(args)
+            )
+            self.weights = Weights(forward.net)
+            self.setup_rule(args, forward)
+        else:
+            self.weights = Weights(args.model)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.learning_rate)
+            self.learning_rate_scheduler = torch.optim.lr_scheduler.ExponentialLR(
+                self.optimizer, gamma=args.learning_rate_decay_gamma
+            )
+
+    @classmethod
+    def has_rule(cls) -> bool:
+        """False for a PFLlib-style client that brings its own `train`."""
+        return cls.train is LocalRule.train
+
+    # ---- weights and data --------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> nn.Module:
+        """PFLlib's module; asking for it gives this client a private copy (see `Weights`)."""
+        return self.weights.module
+
+    @model.setter
+    def model(self, module: nn.Module) -> None:
+        self.weights.module = module
+
+    @property
+    def has_BatchNorm(self) -> bool:
+        net = self.forward.net if self.has_rule() else self.model
+        return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
+
+    @property
+    def params(self) -> Tensors:
+        return self.weights.tensors
+
+    @params.setter
+    def params(self, tensors: Tensors) -> None:
+        self.weights.tensors = tensors
+
+    def tensors(self, is_train: bool) -> Data:
+        """All samples of one split: x (n, ...), y (n), read once and kept on the device."""
+        if is_train not in self._tensors:
+            x, y = read_client_tensors(self.dataset, self.id, is_train, self.few_shot)
+            self._tensors[is_train] = x.to(self.device), y.to(self.device)
+        return self._tensors[is_train]
+
+    @property
+    def data(self) -> Data:
+        return self.tensors(is_train=True)
+
+    def load_train_data(self, batch_size: int | None = None) -> Batches:
+        """Shuffled mini-batches; the order depends on (seed, repeat, round, client, pass) alone."""
+        self.passes += 1
+        key = (self.args.repeat, self.round, self.id, "train", self.passes if not self.has_rule() else 0)
+        generator = torch_generator(self.args.seed, *key)
+        return Batches(self.data, batch_size or self.batch_size, generator, smallest=2 if self.has_BatchNorm else 1)
+
+    def load_test_data(self, batch_size: int | None = None) -> Batches:
+        return Batches(self.tensors(is_train=False), batch_size or PASS_BATCH)
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def scores(self, is_train: bool) -> tuple[Tensor, Tensor]:
+        """Scores (n, num_classes) and labels (n) of one split, with the client's present weights."""
+        x, y = self.tensors(is_train)
+        with torch.no_grad():
+            parts = [self._predict(part) for part in x.split(PASS_BATCH)] if len(y) else []
+        return torch.cat(parts) if parts else x.new_zeros(0, self.num_classes), y
+
+    def _predict(self, x: Tensor) -> Tensor:
+        if not self.has_rule():
+            self.model.eval()
+            return self.model(x)
+        self.forward.set_training(())
+        return self.local_predict(self.forward, self.params, x, self.shared, self.state, self.hp)
+
+    def test_metrics(self) -> tuple[int, int, float]:
+        """Correct predictions, number of samples, micro-averaged one-vs-rest AUC (nan where undefined)."""
+        scores, y = self.scores(is_train=False)
+        return int((scores.argmax(1) == y).sum()), len(y), micro_auc(scores, y)
+
+    def train_metrics(self) -> tuple[float, int]:
+        """Sum of the cross-entropy over all training samples, and their number."""
+        scores, y = self.scores(is_train=True)
+        return float(nn.functional.cross_entropy(scores, y, reduction="sum")) if len(y) else 0.0, len(y)
+
+    # ---- PFLlib's helpers --------------------------------------------------------------------------------------------
+
+    def set_parameters(self, model: nn.Module) -> None:
+        """Takes over all parameters and buffers of ``model``."""
+        self.params = {**self.params, **{name: value.clone() for name, value in model.state_dict().items()}}
+
+    def clone_model(self, model: nn.Module, target: nn.Module) -> None:
+        """Copies the parameters of ``model`` into ``target``."""
+        self.update_parameters(target, list(model.parameters()))
+
+    def update_parameters(self, model: nn.Module, new_params: Any) -> None:
+        with torch.no_grad():
+            for old, new in zip(model.parameters(), new_params, strict=False):
+                old.copy_(new)
+
+    def save_item(self, item: Any, item_name: str, item_path: str | None = None) -> None:
+        save_item(item, Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt")
+
+    def load_item(self, item_name: str, item_path: str | None = None) -> Any:
+        return load_item(Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt")
+
+
+def micro_auc(scores: Tensor, y: Tensor) -> float:
+    """AUC over all (sample, class) pairs of ``scores`` (n, C) against labels ``y`` (n); nan where undefined."""
+    if len(y) == 0 or scores.shape[1] < 2 or not bool(scores.isfinite().all()):
+        return float("nan")
+    hot = nn.functional.one_hot(y, scores.shape[1])
+    return float(roc_auc_score(np.asarray(hot.cpu()).ravel(), np.asarray(scores.cpu()).ravel()))
+
+
+def save_item(item: Any, path: Path) -> None:
+    """Saves tensors, containers of them, or a module's state, never a pickled object; complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save(copy.copy(item.state_dict()) if isinstance(item, nn.Module) else item, partial)
+    partial.replace(path)
+
+
+def load_item(path: Path) -> Any:
+    return torch.load(path, weights_only=True)

@@ -1,0 +1,111 @@
+"""FedCPD, client half. Jin, Xu, Wang, Hsieh, Wu, Lin: "FedCPD", IJCAI 2025, doi 10.24963/ijcai.2025/612.
+
+FedRep's two phases; in the second one the extractor f minimises
+
+    L = CE + fd * L_fd + align * L_align + contrast * L_pcl                                     (Algorithm 1, line 14)
+
+L_fd pulls the feature and attention maps of f, fused from deep to shallow, to those of the client's own extractor at
+the end of its previous participation; L_align and L_pcl use the global class prototypes of this round's download.
+After training the client uploads f and the mean embedding of each class it holds (line 18).
+
+No official code and no published values for the three weights exist. Read as follows (docs/fedcpd.md gives the reasons):
+* head and extractor train in blocks, one after the other, as in FedRep; with f fixed only CE has a gradient in the head;
+* L_fd is a mean over elements, summed over levels and both streams; attention and fusion modules are private, persist,
+  and move with the extractor; the teacher's attention is a snapshot taken together with the teacher;
+* before a client has finished a round it has no teacher, and L_fd counts 0; before there are prototypes, L_align and
+  L_pcl count 0;
+* a weight of 0 switches its part off entirely; all three at 0 is FedRep bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+from flcore.clients.localrule import LocalRule, Phase, subset
+from flcore.trainmodel.cpd import (
+    HierarchicalDistiller,
+    class_prototypes,
+    prototype_alignment_loss,
+    prototype_contrastive_loss,
+)
+
+
+class clientCPD(Client, LocalRule):
+    def __init__(self, args: Any, id: int, train_samples: int, test_samples: int, **kwargs: Any) -> None:
+        super().__init__(args, id, train_samples, test_samples, **kwargs)
+        self.setup_rule(args)  # PFLlib's Client does not
+
+    @classmethod
+    def hyperparameters(cls, args):
+        return {
+            **super().hyperparameters(args),
+            "plocal_epochs": args.plocal_epochs,
+            "fd": args.cpd_fd,
+            "align": args.cpd_align,
+            "contrast": args.cpd_contrast,
+            "tau": args.cpd_tau,
+            "width": args.cpd_width,
+            "reduction": args.cpd_reduction,
+            "send_counts": args.cpd_proto_weighting == "count",
+        }
+
+    @staticmethod
+    def local_modules(forward, hp):
+        if hp["fd"] == 0 or not forward.channels:
+            return {}
+        return {"distiller": HierarchicalDistiller(forward.channels, int(hp["width"]), int(hp["reduction"]))}
+
+    @staticmethod
+    def local_init(params, hp):
+        return teacher_state(params, taught=False)
+
+    @staticmethod
+    def local_plan(hp):
+        return [
+            Phase(int(hp["plocal_epochs"]), ("head.",), loss=LocalRule.local_loss),
+            Phase(int(hp["local_epochs"]), ("base.", "distiller.")),
+        ]
+
+    @staticmethod
+    def local_loss(forward, params, x, y, shared, state, hp):
+        logits, z, maps = forward(params, x)
+        loss = F.cross_entropy(logits, y)
+        if state:
+            teacher = subset(state, "teacher.")
+            _, teacher_maps = forward.features(teacher, x, frozen=True)
+            teacher_attention = forward.call("distiller.attention", teacher, teacher_maps)
+            distance = forward.call("distiller", params, maps, teacher_maps, teacher_attention)
+            loss = loss + hp["fd"] * state["taught"] * distance
+        if hp["align"] and "prototypes" in shared:
+            loss = loss + hp["align"] * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
+        if hp["contrast"] and "prototypes" in shared:
+            loss = loss + hp["contrast"] * prototype_contrastive_loss(
+                z, y, shared["prototypes"], shared["seen"], hp["tau"]
+            )
+        return loss
+
+    @staticmethod
+    def local_end(forward, params, data, shared, state, hp):
+        upload: dict[str, Tensor] = {}
+        if hp["align"] or hp["contrast"]:
+            x, y = data
+            prototypes, counts = class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))
+            upload = {"prototypes": prototypes, "counts": counts if hp["send_counts"] else counts.clamp(max=1)}
+        return teacher_state(params, taught=True), upload
+
+
+def teacher_state(params: dict[str, Tensor], taught: bool) -> dict[str, Tensor]:
+    """The frozen extractor and attention under ``teacher.``; ``taught`` is 0 until they stem from a finished round.
+
+    Empty without a distiller, and then L_fd is off.
+    """
+    if not any(name.startswith("distiller.") for name in params):
+        return {}
+    parts = ("base.", "distiller.attention.")
+    teacher = {f"teacher.{name}": value for name, value in params.items() if name.startswith(parts)}
+    return {**teacher, "taught": torch.tensor(float(taught), device=next(iter(params.values())).device)}

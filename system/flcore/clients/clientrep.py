@@ -1,0 +1,21 @@
+"""FedRep, client half. Collins et al. 2021, "Exploiting Shared Representations for Personalized Federated Learning".
+
+Algorithm 1: first the personal head is fitted to the received extractor, then the extractor to the head.
+
+Deviations: ``-pls`` head epochs and ``-ls`` extractor epochs default to 1 and 1 (PFLlib, the FedCPD paper) where the
+authors' scripts use 10 and 1 or 5; while the head trains, the extractor is in evaluation mode, so that BatchNorm
+statistics of the "frozen" part do not move.
+"""
+
+from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Phase
+
+
+class clientRep(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "plocal_epochs": args.plocal_epochs}
+
+    @staticmethod
+    def local_plan(hp):
+        return [Phase(int(hp["plocal_epochs"]), ("head.",)), Phase(int(hp["local_epochs"]), ("base.",))]

@@ -1,0 +1,310 @@
+"""One client's half of a federated algorithm, written once and run by any executor.
+
+A rule is a set of static, pure functions on ``dict[str, Tensor]`` for ONE client, without a client axis. They hold no
+data-dependent Python branch (masks instead), so the same code runs in a plain loop and under ``torch.func.vmap``.
+`LocalRule.train` is the plain loop: the reference that every faster executor is tested against.
+
+This file imports torch only: it is also copied into PFLlib checkouts, where `LocalRule` is mixed into PFLlib's `Client`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+Tensors = dict[str, Tensor]
+Data = tuple[Tensor, Tensor]
+HyperParameters = dict[str, float]
+
+PASS_BATCH = 512  # samples at a time where no gradient is needed: bounds the memory, never the result
+
+
+class Phase(NamedTuple):
+    """A stretch of local training: how many epochs, and which parameters move meanwhile."""
+
+    epochs: int
+    moves: tuple[str, ...] = ("",)  # prefixes of parameter names
+    loss: Callable[..., Tensor] | None = None  # None: the rule's own `local_loss`
+
+
+class Forward:
+    """Runs a `BaseHeadSplit`-like network on given parameters: ``forward(params, x) -> (logits, z, maps)``.
+
+    z is the extractor's output (B, K); maps are its feature maps (B, C_l, H_l, W_l) from shallow to deep, found by
+    hooks so that any network works, and empty where a network has none. The network only lends its structure: all
+    values come from ``params``.
+
+    Args:
+        net: module with children ``base`` and ``head``; personal extra modules may sit beside them.
+        sample: one input (1, ...), for the dry run that finds the feature maps.
+    """
+
+    def __init__(self, net: nn.Module, sample: Tensor) -> None:
+        self.net = net
+        self._maps: list[Tensor] | None = None
+        self.channels: list[int] = []
+        for stage, channels in feature_stages(net.base, sample):
+            stage.register_forward_hook(self._keep)
+            self.channels.append(channels)
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if self._maps is not None:
+            self._maps.append(output)
+
+    def __call__(self, params: Tensors, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        z, maps = self.features(params, x)
+        return self.call("head", params, z), z, maps
+
+    def features(self, params: Tensors, x: Tensor, frozen: bool = False) -> tuple[Tensor, list[Tensor]]:
+        """z and the feature maps of ``x``; ``frozen`` runs the extractor in evaluation mode (a teacher)."""
+        base, training = self.net.base, self.net.base.training
+        base.train(training and not frozen)
+        self._maps = []
+        try:
+            return self.call("base", params, x), self._maps
+        finally:
+            self._maps = None
+            base.train(training)
+
+    def call(self, name: str, params: Tensors, *args: Any) -> Any:
+        """Runs the submodule ``name`` on its slice of ``params``."""
+        return functional_call(self.net.get_submodule(name), subset(params, name + "."), args)
+
+    def set_training(self, moves: tuple[str, ...]) -> None:
+        """Training mode for the parts that move, evaluation mode for the fixed ones (their BatchNorm stays still)."""
+        for name, child in self.net.named_children():
+            child.train(any(f"{name}.".startswith(prefix) or prefix.startswith(f"{name}.") for prefix in moves))
+
+    def in_batches(self, params: Tensors, x: Tensor) -> Tensor:
+        """z of all samples in ``x`` (n, ...) in evaluation mode, without gradient: (n, K)."""
+        self.set_training(())
+        with torch.no_grad():
+            return torch.cat([self.features(params, part)[0] for part in x.split(PASS_BATCH)])
+
+
+def feature_stages(base: nn.Module, sample: Tensor) -> list[tuple[nn.Module, int]]:
+    """The modules of ``base`` that give its feature maps, from shallow to deep, each with its number of channels.
+
+    A model may name them itself (``base.feature_stages``). Otherwise they are the direct children built of several
+    layers (FedAvgCNN's two convolution blocks, a ResNet's four layers) or, failing that, the convolutions among the
+    direct children; only those count whose output is a map (B, C, H, W) of more than one pixel.
+    """
+    declared = getattr(base, "feature_stages", None)
+    children = list(base.children())
+    groups = [
+        [base.get_submodule(name) for name in declared or ()],
+        [child for child in children if list(child.children())],
+        [child for child in children if isinstance(child, nn.Conv2d)],
+    ]
+    for group in groups if declared is None else groups[:1]:
+        found: dict[nn.Module, int] = {}
+
+        def see(module: nn.Module, inputs: Any, output: Any, found: dict[nn.Module, int] = found) -> None:
+            if isinstance(output, Tensor) and output.dim() == 4 and output[0, 0].numel() > 1:
+                found[module] = output.shape[1]
+
+        hooks = [module.register_forward_hook(see) for module in group]
+        training = base.training
+        base.eval()
+        try:
+            with torch.no_grad():
+                base(sample)
+        finally:
+            base.train(training)
+            for hook in hooks:
+                hook.remove()
+        if found:
+            return list(found.items())
+    return []
+
+
+def subset(tensors: Tensors, prefix: str) -> Tensors:
+    """The entries under ``prefix``, with the prefix taken off."""
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def build_forward(rule: type[LocalRule], net: nn.Module, x: Tensor, hp: HyperParameters) -> Forward:
+    """Attaches the rule's personal modules to ``net`` and wraps it, for inputs shaped like those of ``x`` (n, ...).
+
+    The modules get a random stream of their own: a method whose extra modules are switched off must not differ from
+    the simpler method in anything else.
+    """
+    forward = Forward(net, x.new_zeros(1, *x.shape[1:]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(hp["module_seed"]))
+        for name, module in rule.local_modules(forward, hp).items():
+            net.add_module(name, module.to(x.device))
+    return forward
+
+
+class LocalRule:
+    """The local half of an algorithm. Subclasses override the static hooks they need; the rest is plain FedAvg.
+
+    Names shared by all hooks: ``forward`` (see `Forward`), ``params`` this client's parameters and buffers, ``data``
+    all its training samples (x, y), ``shared`` what the server sends to everybody besides weights, ``state`` this
+    client's own tensors from earlier rounds, ``hp`` the hyper-parameters as plain numbers. All are read-only.
+    """
+
+    stackable = True  # False: a rule that cannot run under vmap, such as a loop until convergence
+
+    # ---- the rule: what an algorithm overrides -----------------------------------------------------------------------
+
+    @classmethod
+    def hyperparameters(cls, args: Any) -> HyperParameters:
+        """The numbers that the hooks get as ``hp``; subclasses extend the dict."""
+        return {
+            "lr": args.local_learning_rate,
+            "lr_decay": args.learning_rate_decay_gamma if args.learning_rate_decay else 1.0,
+            "local_epochs": args.local_epochs,
+            "num_classes": args.num_classes,
+            "module_seed": 1000 * getattr(args, "repeat", 0) + getattr(args, "seed", 0),
+        }
+
+    @staticmethod
+    def local_modules(forward: Forward, hp: HyperParameters) -> dict[str, nn.Module]:
+        """Personal modules beside base and head, attached to the network under their names."""
+        return {}
+
+    @staticmethod
+    def local_init(params: Tensors, hp: HyperParameters) -> Tensors:
+        """The state before the first round. Its keys and shapes stay the same for the whole run."""
+        return {}
+
+    @staticmethod
+    def local_begin(
+        forward: Forward, params: Tensors, received: Tensors, data: Data, shared: Tensors, state: Tensors, hp: HyperParameters
+    ) -> Tensors:
+        """How the download is merged into this client's parameters; here it overwrites them."""
+        return {**params, **received}
+
+    @staticmethod
+    def local_plan(hp: HyperParameters) -> list[Phase]:
+        """The order of updates; here all parameters move together."""
+        return [Phase(int(hp["local_epochs"]))]
+
+    @staticmethod
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: HyperParameters
+    ) -> Tensor:
+        """The objective on one mini-batch, a scalar mean over the batch; here cross-entropy."""
+        return F.cross_entropy(forward(params, x)[0], y)
+
+    @staticmethod
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: HyperParameters) -> Tensors:
+        """Correction of the gradients before the step."""
+        return grads
+
+    @staticmethod
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: HyperParameters
+    ) -> tuple[Tensors, Tensors]:
+        """After training: the new state, and what is uploaded besides the shared weights."""
+        return state, {}
+
+    @staticmethod
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: HyperParameters
+    ) -> Tensor:
+        """Scores (B, num_classes), the largest wins; here the logits."""
+        return forward(params, x)[0]
+
+    # ---- one client in PFLlib's shape --------------------------------------------------------------------------------
+
+    model: nn.Module
+    device: Any
+    train_samples: int
+    train_time_cost: dict[str, float]
+    load_train_data: Callable[..., Any]
+
+    def setup_rule(self, args: Any, forward: Forward | None = None) -> None:
+        """Prepares the rule; to be called once the client's model and data are there (again does nothing).
+
+        Args:
+            args: the run's arguments.
+            forward: a network to share with other clients of the same rule; None wraps this client's own model.
+        """
+        if hasattr(self, "hp"):
+            return
+        self.hp = self.hyperparameters(args)
+        self.round = 0
+        self.forward = forward or build_forward(type(self), self.model, self.data[0], self.hp)
+        self.trainable = [name for name, _ in self.forward.net.named_parameters()]
+        self.shared: Tensors = {}
+        self.upload: Tensors = {}
+        self.state = self.local_init(self.params, self.hp)
+        self.train_loss = (0.0, 0)  # sum over samples, number of samples
+
+    @property
+    def params(self) -> Tensors:
+        """This client's parameters and buffers: views, to be replaced but never changed in place."""
+        return dict(self.model.state_dict())
+
+    @params.setter
+    def params(self, tensors: Tensors) -> None:
+        self.model.load_state_dict(tensors)
+
+    @property
+    def data(self) -> Data:
+        """All training samples: x (n, ...), y (n), on the client's device."""
+        if not hasattr(self, "_data"):
+            samples = list(self.load_train_data().dataset)
+            x, y = (torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*samples, strict=True))
+            self._data = x.to(self.device), y.to(self.device)
+        return self._data
+
+    def receive(self, message: Tensors, current_round: int) -> None:
+        """Takes the server's message: entries named like own parameters are weights, the others are ``shared``."""
+        self.round = current_round
+        params = self.params
+        received = {name: value for name, value in message.items() if name in params}
+        self.shared = {name: value for name, value in message.items() if name not in params}
+        self.params = self.local_begin(self.forward, params, received, self.data, self.shared, self.state, self.hp)
+
+    def message(self, shares: tuple[str, ...]) -> Tensors:
+        """What goes up: the weights under the prefixes ``shares``, and what `local_end` adds."""
+        return {name: value for name, value in self.params.items() if name.startswith(shares)} | self.upload
+
+    def train(self) -> None:
+        """One round of local training: the rule's plan, batch by batch."""
+        started = time.time()
+        hp = {**self.hp, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
+        params = {name: value.clone() for name, value in self.params.items()}
+        batches = self.load_train_data()
+        for phase in self.local_plan(hp):
+            self.train_loss = self._run(phase, params, batches, hp)
+        self.state, self.upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
+        self.params = params
+        self.train_time_cost["num_rounds"] += 1
+        self.train_time_cost["total_cost"] += time.time() - started
+
+    def _run(self, phase: Phase, params: Tensors, batches: Iterable[Data], hp: HyperParameters) -> tuple[float, int]:
+        """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""
+        loss_of = phase.loss or self.local_loss
+        moving = {name: params[name].requires_grad_() for name in self.trainable if name.startswith(phase.moves)}
+        self.forward.set_training(phase.moves)
+        total, count = torch.zeros((), device=self.device), 0
+        for x, y in self._epochs(batches, phase.epochs):
+            loss = loss_of(self.forward, params, x, y, self.shared, self.state, hp)
+            gradients = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+            corrected = self.local_grad(
+                dict(zip(moving, gradients, strict=True)), params, self.shared, self.state, hp
+            )
+            with torch.no_grad():
+                for name, gradient in corrected.items():
+                    params[name].sub_(gradient, alpha=hp["lr"])
+                total += loss * len(y)
+            count += len(y)
+        for value in moving.values():
+            value.requires_grad_(False)
+        return total.item(), count
+
+    def _epochs(self, batches: Iterable[Data], epochs: int) -> Iterator[Data]:
+        for _ in range(epochs):
+            for x, y in batches:
+                yield x.to(self.device), y.to(self.device)

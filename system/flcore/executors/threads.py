@@ -1,0 +1,53 @@
+"""Several clients at once on a CPU: a pool of workers with one intra-op thread each, bitwise equal to the loop."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flcore.executors.loop import LoopExecutor, Metrics, train_one
+
+
+class ThreadsExecutor(LoopExecutor):
+    """Clients start longest first, so that no worker is left alone with a long one at the end.
+
+    A rule is a pure function, so clients do not disturb each other; only the network that lends its structure must not
+    be shared between workers, and each has a copy. PFLlib-style clients draw from global generators, where the order
+    matters: they run in the loop.
+    """
+
+    name = "threads"
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self.num_workers = num_workers or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="client")
+        self._own = threading.local()
+
+    def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
+        if not all(client.has_rule() for client in clients):
+            return super().train(clients, done)
+        longest_first = sorted(clients, key=lambda client: -client.train_samples)
+        for _ in self._pool.map(self._with_own_network(train_one), longest_first):
+            done()
+
+    def test(self, clients: Sequence[Any]) -> list[Metrics]:
+        if not all(client.has_rule() for client in clients):
+            return super().test(clients)
+        return list(self._pool.map(self._with_own_network(lambda client: client.test_metrics()), clients))
+
+    def _with_own_network(self, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(client: Any) -> Any:
+            shared = client.forward
+            if getattr(self._own, "source", None) is not shared:
+                self._own.source, self._own.forward = shared, copy.deepcopy(shared)
+            client.forward = self._own.forward
+            try:
+                return work(client)
+            finally:
+                client.forward = shared
+
+        return run

@@ -1,0 +1,163 @@
+"""The server's half: one round loop for every algorithm, and messages that are counted.
+
+A message is a dict of tensors. Going down it holds the shared weights and whatever else the method broadcasts; coming
+up, the client's version of those weights and what its rule adds (`LocalRule.local_end`).
+
+This file imports torch only: it is also copied into PFLlib checkouts, where `RoundLoop` is mixed into PFLlib's `Server`.
+There PFLlib's own `send_models`, `receive_models` and `aggregate_parameters` come first in the method order, so a
+server that shall run in both places overrides these three with the helpers below.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Tensors = dict[str, Tensor]
+
+
+class RoundLoop:
+    """Select, send, score, train, receive, aggregate."""
+
+    shares: tuple[str, ...] = ("",)  # prefixes of the parameter names that travel; () for nothing, ("",) for all
+    executor: Any = None  # runs many clients; None: one after another
+
+    # what the loop uses of PFLlib's Server
+    clients: list[Any]
+    selected_clients: list[Any]
+    global_model: nn.Module
+    global_rounds: int
+    eval_gap: int
+    auto_break: bool
+    top_cnt: int
+    client_drop_rate: float
+    num_new_clients: int
+    rs_test_acc: list[float]
+    select_clients: Callable[[], list[Any]]
+    send_models: Callable[[], None]
+    receive_models: Callable[[], None]
+    aggregate_parameters: Callable[[], None]
+    evaluate: Callable[..., None]
+    check_done: Callable[..., bool]
+    save_results: Callable[[], None]
+    set_new_clients: Callable[[Any], None]
+
+    def train(self) -> None:
+        """Trains for ``global_rounds`` rounds; the model after the last one is sent out and scored too."""
+        self.Budget: list[float] = []
+        for self.current_round in self.rounds():
+            started = time.time()
+            last = self.current_round == self.global_rounds
+            self.selected_clients = self.select_clients()
+            self.send_models()
+            if last or self.current_round % self.eval_gap == 0:
+                self.score_download()
+            if last or (self.auto_break and self.check_done(acc_lss=[self.rs_test_acc], top_cnt=self.top_cnt)):
+                break
+            self.train_clients()
+            self.receive_models()
+            self.aggregate_parameters()
+            self.Budget.append(time.time() - started)
+            self.end_round()
+        self.finish()
+
+    # ---- steps that a host may replace -------------------------------------------------------------------------------
+
+    def rounds(self) -> Iterable[int]:
+        """Round numbers; the last one only sends and scores."""
+        return range(self.global_rounds + 1)
+
+    def score_download(self) -> None:
+        """Evaluation point A: every client after the download, before training (PFLlib's convention)."""
+        print(f"\n-------------Round number: {self.current_round}-------------")
+        self.evaluate()
+
+    def train_clients(self) -> None:
+        for client in self.selected_clients:
+            client.train()
+
+    def end_round(self) -> None:
+        print("-" * 25, "time cost", "-" * 25, f"{self.Budget[-1]:.2f} s")
+
+    def finish(self) -> None:
+        """Results in PFLlib's shape, then the new clients, if any."""
+        print(f"\nBest accuracy.\n{max(self.rs_test_acc)}")
+        if self.Budget:
+            print(f"\nAverage time cost per round.\n{sum(self.Budget) / len(self.Budget)}")
+        self.save_results()
+        if self.num_new_clients > 0:
+            self.eval_new_clients = True
+            self.set_new_clients(type(self.clients[0]))
+            self.evaluate()
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    @property
+    def global_params(self) -> Tensors:
+        """The server's parameters and buffers: views, to be replaced but never changed in place."""
+        return dict(self.global_model.state_dict())
+
+    @global_params.setter
+    def global_params(self, tensors: Tensors) -> None:
+        self.global_model.load_state_dict(tensors)
+
+    def shared_weights(self) -> Tensors:
+        """The part of the global weights that travels."""
+        return {name: value for name, value in self.global_params.items() if name.startswith(self.shares)}
+
+    def broadcast(self, message: Tensors) -> None:
+        """Gives every client the message, participant or not, so that all can be scored; only participants count."""
+        for client in self.clients:
+            client.receive(message, self.current_round)
+        self.bytes_down = message_bytes(message) * len(self.selected_clients)
+
+    def collect(self) -> None:
+        """Takes the uploads of the participants that were not dropped, with weights n_i / sum of n_j over them."""
+        active = self.active_clients()
+        total = sum(client.train_samples for client in active)
+        self.uploaded_ids = [client.id for client in active]
+        self.uploaded_weights = [client.train_samples / max(total, 1) for client in active]
+        self.uploaded_models: list[Any] = [client.message(self.shares) for client in active]
+        self.bytes_up = sum(map(message_bytes, self.uploaded_models))
+
+    def active_clients(self) -> list[Any]:
+        """The participants of this round whose upload arrives; at least one."""
+        arriving = max(1, int((1 - self.client_drop_rate) * len(self.selected_clients)))
+        return random.sample(self.selected_clients, arriving)
+
+    def average_shared(self) -> None:
+        """Replaces the shared weights by the weighted average of the uploads (McMahan et al. 2017, Algorithm 1)."""
+        if sum(self.uploaded_weights) > 0:
+            names = [name for name in self.uploaded_models[0] if name.startswith(self.shares)]
+            names = [name for name in names if name in self.global_params]
+            self.global_params = {**self.global_params, **weighted_mean(names, self.uploaded_models, self.uploaded_weights)}
+
+
+def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
+    """Weighted mean of the named tensors over messages; whole-number tensors (BatchNorm's counters) take the maximum."""
+    mean = {}
+    for name in names:
+        first, *others = (message[name] for message in messages)
+        if first.is_floating_point():
+            mean[name] = first * weights[0]
+            for value, weight in zip(others, weights[1:], strict=True):
+                mean[name].add_(value, alpha=weight)
+        else:
+            mean[name] = torch.stack([first, *others]).amax(0)
+    return mean
+
+
+def message_bytes(message: Tensors) -> int:
+    """Bytes of a message. Of tensors named ``prototypes...`` (C, ...) beside ``counts`` (C,) only held classes count."""
+    total = 0
+    for name, value in message.items():
+        sent = value
+        if name.startswith("prototypes") and "counts" in message:
+            sent = value[message["counts"] > 0]
+        total += sent.numel() * sent.element_size()
+    return total

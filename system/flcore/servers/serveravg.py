@@ -1,0 +1,10 @@
+"""FedAvg, server half: all weights travel and are averaged by n_i. That is `Server` as it is."""
+
+from flcore.clients.clientavg import clientAVG
+from flcore.servers.serverbase import Server
+
+
+class FedAvg(Server):
+    def __init__(self, args, times):
+        super().__init__(args, times)
+        self.set_clients(clientAVG)

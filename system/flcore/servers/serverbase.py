@@ -1,0 +1,406 @@
+"""Everything a server does that is not an algorithm: select, send, receive, aggregate, evaluate, record.
+
+PFLlib's attributes and methods around a `RoundLoop`. A subclass sets ``shares`` and overrides `send_models`,
+`receive_models` or `aggregate_parameters`; a PFLlib-style server may as well bring its own `train`.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from flcore.clients.clientbase import load_item, save_item
+from flcore.clients.localrule import Tensors, build_forward
+from flcore.servers.roundloop import RoundLoop
+from flcore.trainmodel.weights import Weights
+from utils.data_utils import read_client_tensors
+from utils.result_utils import write_h5
+from utils.seeds import numpy_generator
+
+
+class Server(RoundLoop):
+    """
+    Args:
+        args: the run's arguments; ``args.model`` is the common initial network.
+        times: index of the repeat (``-t``).
+    """
+
+    uses: tuple[str, ...] | None = None  # algorithm-specific PFLlib flags that have an effect; None: not declared
+
+    def __init__(self, args: Any, times: int) -> None:
+        self.args, self.times = args, times
+        self.algorithm, self.dataset, self.goal, self.device = args.algorithm, args.dataset, args.goal, args.device
+        self.num_classes, self.batch_size, self.local_epochs = args.num_classes, args.batch_size, args.local_epochs
+        self.global_rounds, self.eval_gap = args.global_rounds, args.eval_gap
+        self.learning_rate = args.local_learning_rate
+        self.num_clients, self.join_ratio = args.num_clients, args.join_ratio
+        self.random_join_ratio = args.random_join_ratio
+        self.num_join_clients = max(1, int(self.num_clients * self.join_ratio))
+        self.current_num_join_clients = self.num_join_clients
+        self.few_shot, self.top_cnt, self.auto_break = args.few_shot, args.top_cnt, args.auto_break
+        self.save_folder_name = args.save_folder_name
+        self.client_drop_rate = args.client_drop_rate
+        self.train_slow_rate, self.send_slow_rate = args.train_slow_rate, args.send_slow_rate
+        self.time_select, self.time_threthold = args.time_select, args.time_threthold
+        self.dlg_eval, self.dlg_gap, self.batch_num_per_client = args.dlg_eval, args.dlg_gap, args.batch_num_per_client
+        self.num_new_clients, self.fine_tuning_epoch_new = args.num_new_clients, args.fine_tuning_epoch_new
+        self.eval_new_clients = False
+        self.weights = Weights(args.model)
+        self.clients: list[Any] = []
+        self.new_clients: list[Any] = []
+        self.selected_clients: list[Any] = []
+        self.train_slow_clients = self.send_slow_clients = [False] * self.num_clients
+        self.uploaded_ids: list[int] = []
+        self.uploaded_weights: list[float] = []
+        self.uploaded_models: list[Any] = []
+        self.current_round = 0
+        self.rs_test_acc: list[float] = []
+        self.rs_test_auc: list[float] = []
+        self.rs_train_loss: list[float] = []
+        self.records: dict[str, list[Any]] = {}
+        self.last_after: dict[int, float] = {}  # round -> accuracy at B
+        self.bytes_down = self.bytes_up = 0
+        self.Budget: list[float] = []
+
+    # ---- weights -----------------------------------------------------------------------------------------------------
+
+    @property
+    def global_model(self) -> nn.Module:
+        """PFLlib's module; asking for it gives the server a private copy (see `Weights`)."""
+        return self.weights.module
+
+    @global_model.setter
+    def global_model(self, module: nn.Module) -> None:
+        self.weights.module = module
+
+    @property
+    def global_params(self) -> Tensors:
+        return self.weights.tensors
+
+    @global_params.setter
+    def global_params(self, tensors: Tensors) -> None:
+        self.weights.tensors = tensors
+
+    # ---- participants ------------------------------------------------------------------------------------------------
+
+    def set_clients(self, clientObj: Any) -> None:
+        """Creates the participants 0 .. num_clients - 1."""
+        self.clients = self._make_clients(clientObj, range(self.num_clients))
+        idle = [client.id for client in self.clients if len(client.load_train_data()) == 0]
+        if idle:
+            print(f"warning: clients {idle} have too few samples for a training step and only take part in evaluation.")
+
+    def set_new_clients(self, clientObj: Any) -> None:
+        """Creates the participants that join after training (``-nnc``): the next ids of the data set."""
+        self.new_clients = self._make_clients(
+            clientObj, range(self.num_clients, self.num_clients + self.num_new_clients)
+        )
+
+    def _make_clients(self, clientObj: Any, ids: Iterable[int]) -> list[Any]:
+        clients: list[Any] = []
+        forward = None
+        for i in ids:
+            train, test = (read_client_tensors(self.dataset, i, is_train, self.few_shot) for is_train in (True, False))
+            if forward is None and clientObj.has_rule():
+                forward = self._shared_forward(clientObj, train[0])
+            clients.append(
+                clientObj(
+                    self.args,
+                    id=i,
+                    train_samples=len(train[1]),
+                    test_samples=len(test[1]),
+                    train_slow=i < self.num_clients and self.train_slow_clients[i],
+                    send_slow=i < self.num_clients and self.send_slow_clients[i],
+                    train_data=train,
+                    test_data=test,
+                    forward=forward,
+                )
+            )
+        return clients
+
+    def _shared_forward(self, clientObj: Any, x: torch.Tensor) -> Any:
+        """One network for all clients of a rule: it only lends its structure."""
+        if self.clients:
+            return self.clients[0].forward
+        net = copy.deepcopy(self.args.model)
+        forward = build_forward(clientObj, net, x.to(self.device), clientObj.hyperparameters(self.args))
+        self.weights = Weights(forward.net)  # knows the rule's extra modules, should they be shared
+        return forward
+
+    def select_slow_clients(self, slow_rate: float) -> list[bool]:
+        slow = numpy_generator(self.args.seed, self.times, "slow").permutation(self.num_clients)
+        return [bool(i in slow[: int(slow_rate * self.num_clients)]) for i in range(self.num_clients)]
+
+    def set_slow_clients(self) -> None:
+        self.train_slow_clients = self.select_slow_clients(self.train_slow_rate)
+        self.send_slow_clients = self.select_slow_clients(self.send_slow_rate)
+
+    def select_clients(self) -> list[Any]:
+        """This round's participants, drawn without replacement from (seed, repeat, round) alone."""
+        draw = numpy_generator(self.args.seed, self.times, self.current_round, "select")
+        self.current_num_join_clients = self.num_join_clients
+        if self.random_join_ratio:
+            self.current_num_join_clients = int(draw.integers(self.num_join_clients, self.num_clients + 1))
+        if self.current_num_join_clients == self.num_clients:
+            return list(self.clients)
+        chosen = draw.choice(self.num_clients, self.current_num_join_clients, replace=False)
+        return [self.clients[i] for i in sorted(chosen)]
+
+    def active_clients(self) -> list[Any]:
+        draw = numpy_generator(self.args.seed, self.times, self.current_round, "drop")
+        arriving = max(1, int((1 - self.client_drop_rate) * len(self.selected_clients)))
+        kept = draw.choice(len(self.selected_clients), arriving, replace=False)
+        return [self.selected_clients[i] for i in sorted(kept)]
+
+    # ---- what an algorithm overrides ---------------------------------------------------------------------------------
+
+    def send_models(self) -> None:
+        if self.clients[0].has_rule():
+            self.broadcast(self.shared_weights())
+        else:
+            for client in self.clients:
+                client.set_parameters(self.global_model)
+
+    def receive_models(self) -> None:
+        self.collect() if self.clients[0].has_rule() else self._collect_modules()
+
+    def aggregate_parameters(self) -> None:
+        if self.clients[0].has_rule():
+            self.average_shared()
+            return
+        self.global_model = copy.deepcopy(self.uploaded_models[0])
+        for param in self.global_model.parameters():
+            param.data.zero_()
+        for w, client_model in zip(self.uploaded_weights, self.uploaded_models, strict=True):
+            self.add_parameters(w, client_model)
+
+    def add_parameters(self, w: float, client_model: nn.Module) -> None:
+        """Adds ``w`` times a client's parameters to the global model (PFLlib-style servers)."""
+        for total, param in zip(self.global_model.parameters(), client_model.parameters(), strict=True):
+            total.data.add_(param.data, alpha=w)
+
+    def _collect_modules(self) -> None:
+        active = self.active_clients()
+        total = sum(client.train_samples for client in active)
+        self.uploaded_ids = [client.id for client in active]
+        self.uploaded_weights = [client.train_samples / total for client in active]
+        self.uploaded_models = [client.model for client in active]
+
+    # ---- rounds with progress ----------------------------------------------------------------------------------------
+
+    def rounds(self) -> Iterable[int]:
+        """Shows one live line (on a terminal) around the rounds."""
+        self.started = time.time()
+        self.progress = tqdm(total=self.global_rounds, desc=self.algorithm, unit="round", disable=None, leave=False)
+        yield from range(self.global_rounds + 1)
+
+    def train_clients(self) -> None:
+        done = iter(range(1, len(self.selected_clients) + 1))
+        self.executor.train(
+            self.selected_clients,
+            lambda: self.progress.set_postfix_str(f"client {next(done)}/{len(self.selected_clients)}"),
+        )
+        self._record(rs_bytes_down=self.bytes_down)
+        if self.current_round % self.eval_gap == 0:
+            self.score_training()
+
+    def end_round(self) -> None:
+        self._record(rs_bytes_up=self.bytes_up, rs_seconds=self.Budget[-1])
+        self.progress.update()
+        if self.current_round % self.eval_gap == 0:
+            last = {name: values[-1] for name, values in self.records.items() if len(values)}
+            tqdm.write(
+                f"round {self.current_round:>4}/{self.global_rounds}"
+                f" | A {self.rs_test_acc[-1]:.4f} ± {last['rs_test_std']:.4f}"
+                f" | B {last['rs_test_acc_after']:.4f} | train loss {self.rs_train_loss[-1]:.4f}"
+                f" | {(self.bytes_down + self.bytes_up) / 1e6:.2f} MB | {self.Budget[-1]:.1f} s"
+            )
+        self.save_results()
+
+    def finish(self) -> None:
+        self.progress.close()
+        best = int(np.nanargmax(self.rs_test_acc))
+        print(f"\nAfter round {self.current_round}: A {self.rs_test_acc[-1]:.4f}")
+        print(f"\nBest accuracy.\n{self.rs_test_acc[best]}")
+        print(f"(at round {self.records['rs_round'][best]}; selected on the test set)")
+        if self.Budget:
+            print(f"\nAverage time cost per round.\n{sum(self.Budget) / len(self.Budget)}")
+        if self.num_new_clients > 0:
+            self.welcome_new_clients()
+        self.save_results()
+        self.save_global_model()
+
+    def _record(self, **values: Any) -> None:
+        for name, value in values.items():
+            self.records.setdefault(name, []).append(value)
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def score_download(self) -> None:
+        """Point A: all clients after the download, before training. The headline, PFLlib's convention."""
+        _, samples, correct, aucs = self.test_metrics()
+        accuracy = per_client(correct, samples)
+        micro = ratio(sum(correct), sum(samples))
+        self.rs_test_acc.append(micro)
+        self.rs_test_auc.append(mean_auc(aucs, samples))
+        worst, best = deciles(accuracy)
+        self._record(
+            rs_round=self.current_round,
+            rs_client_acc=accuracy,
+            rs_test_mean=float(np.nanmean(accuracy)),
+            rs_test_std=float(np.nanstd(accuracy)),
+            rs_worst_decile=worst,
+            rs_best_decile=best,
+            rs_forgetting=self.last_after.get(self.current_round - 1, float("nan")) - micro,
+        )
+
+    def score_training(self) -> None:
+        """Point B: participants after local training, the others as they were at A."""
+        accuracy = self.records["rs_client_acc"][-1].copy()
+        ids, samples, correct, _ = self._test(self.selected_clients)
+        accuracy[ids] = per_client(correct, samples)
+        sizes = np.array([client.test_samples for client in self.clients])
+        micro = ratio(float(np.nansum(accuracy * sizes)), sizes.sum())
+        self._record(rs_client_acc_after=accuracy, rs_test_acc_after=micro)
+        self.last_after = {self.current_round: micro}
+        losses = [client.train_loss for client in self.selected_clients]
+        self.rs_train_loss.append(ratio(sum(total for total, _ in losses), sum(count for _, count in losses)))
+
+    def test_metrics(self) -> tuple[list[int], list[int], list[int], list[float]]:
+        """Per client: id, test samples, correct predictions, AUC times samples (PFLlib's four lists)."""
+        if self.eval_new_clients:
+            self.fine_tuning_new_clients()
+            return self.test_metrics_new_clients()
+        return self._test(self.clients)
+
+    def _test(self, clients: list[Any]) -> tuple[list[int], list[int], list[int], list[float]]:
+        metrics = self.executor.test(clients) if self.executor else [client.test_metrics() for client in clients]
+        correct, samples, aucs = zip(*metrics, strict=True)
+        weighted = [auc * n for auc, n in zip(aucs, samples, strict=True)]
+        return [client.id for client in clients], list(samples), list(correct), weighted
+
+    def train_metrics(self) -> tuple[list[int], list[int], list[float]]:
+        """Per client: id, training samples, sum of losses (PFLlib's three lists)."""
+        losses, samples = zip(*(client.train_metrics() for client in self.clients), strict=True)
+        return [client.id for client in self.clients], list(samples), list(losses)
+
+    def evaluate(self, acc: list[float] | None = None, loss: list[float] | None = None) -> None:
+        """PFLlib's evaluation, for servers with their own loop: tests all clients, appends to the lists, prints."""
+        _, samples, correct, aucs = self.test_metrics()
+        _, train_samples, losses = self.train_metrics()
+        test_acc, test_auc = ratio(sum(correct), sum(samples)), mean_auc(aucs, samples)
+        train_loss = ratio(sum(losses), sum(train_samples))
+        (self.rs_test_acc if acc is None else acc).append(test_acc)
+        (self.rs_train_loss if loss is None else loss).append(train_loss)
+        self.rs_test_auc.append(test_auc)
+        accuracy = per_client(correct, samples)
+        self._record(rs_client_acc=accuracy)
+        self.print_(test_acc, test_auc, train_loss)
+        print(f"Std Test Accuracy: {np.nanstd(accuracy):.4f}")
+        print(f"Std Test AUC: {np.nanstd(np.array(aucs) / np.maximum(samples, 1)):.4f}")
+
+    def print_(self, test_acc: float, test_auc: float, train_loss: float) -> None:
+        print(f"Averaged Train Loss: {train_loss:.4f}")
+        print(f"Averaged Test Accuracy: {test_acc:.4f}")
+        print(f"Averaged Test AUC: {test_auc:.4f}")
+
+    def check_done(self, acc_lss: list[list[float]], top_cnt: int | None = None, div_value: float | None = None) -> bool:
+        """True once every list has gone ``top_cnt`` evaluations without a new best or varies less than ``div_value``."""
+        for values in acc_lss:
+            stale = top_cnt is not None and len(values) - 1 - int(np.argmax(values)) >= top_cnt
+            window = values[-(top_cnt or len(values)) :]
+            still = div_value is not None and len(window) > 1 and float(np.std(window)) < div_value
+            if not (stale or still):
+                return False
+        return True
+
+    def call_dlg(self, R: int) -> None:
+        """PFLlib's gradient-leakage evaluation; not built yet (``-dlg`` says so)."""
+
+    # ---- participants that join after training -----------------------------------------------------------------------
+
+    def welcome_new_clients(self) -> None:
+        """New clients (``-nnc``): scored with the final download, and again after ``-ften`` rounds of local training."""
+        self.set_new_clients(type(self.clients[0]))
+        trained, self.clients = self.clients, self.new_clients
+        self.send_models()
+        self.clients = trained
+        for moment in ("after the download", f"after {self.fine_tuning_epoch_new} rounds of fine-tuning"):
+            _, samples, correct, _ = self._test(self.new_clients)
+            self._record(rs_new_acc=ratio(sum(correct), sum(samples)), rs_new_client_acc=per_client(correct, samples))
+            print(f"\n{self.num_new_clients} new clients {moment}: {self.records['rs_new_acc'][-1]:.4f}")
+            if self.fine_tuning_epoch_new == 0:
+                break
+            if len(self.records["rs_new_acc"]) == 1:
+                self.fine_tuning_new_clients()
+
+    def fine_tuning_new_clients(self) -> None:
+        for client in self.new_clients:
+            if not client.has_rule():
+                client.set_parameters(self.global_model)
+            for _ in range(self.fine_tuning_epoch_new):
+                client.train()
+                client.round += 1
+
+    def test_metrics_new_clients(self) -> tuple[list[int], list[int], list[int], list[float]]:
+        return self._test(self.new_clients)
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def save_results(self) -> None:
+        """Writes everything recorded so far to the run's .h5 file, complete or not at all."""
+        path = getattr(self.args, "result_path", None)
+        if path is not None:
+            lists = {name: getattr(self, name) for name in ("rs_test_acc", "rs_test_auc", "rs_train_loss")}
+            write_h5(path, {**lists, **self.records})
+
+    def _model_path(self) -> Path:
+        return Path("models") / self.dataset / f"{self.algorithm}_server.pt"
+
+    def save_global_model(self) -> None:
+        save_item(self.global_params, self._model_path())
+
+    def load_model(self) -> None:
+        self.global_params = load_item(self._model_path())
+
+    def model_exists(self) -> bool:
+        return self._model_path().is_file()
+
+    def save_item(self, item: Any, item_name: str) -> None:
+        save_item(item, Path(self.save_folder_name) / f"server_{item_name}.pt")
+
+    def load_item(self, item_name: str) -> Any:
+        return load_item(Path(self.save_folder_name) / f"server_{item_name}.pt")
+
+
+def ratio(part: float, whole: float) -> float:
+    """part / whole, nan where there is nothing to divide by."""
+    return float(part) / float(whole) if whole else float("nan")
+
+
+def per_client(correct: list[int], samples: list[int]) -> np.ndarray:
+    """Accuracy of every client (nan without test samples)."""
+    return np.array([ratio(c, n) for c, n in zip(correct, samples, strict=True)])
+
+
+def mean_auc(weighted: list[float], samples: list[int]) -> float:
+    """Mean AUC by samples, over the clients for which it is defined."""
+    defined = [(auc, n) for auc, n in zip(weighted, samples, strict=True) if not np.isnan(auc)]
+    return ratio(sum(auc for auc, _ in defined), sum(n for _, n in defined))
+
+
+def deciles(accuracy: np.ndarray) -> tuple[float, float]:
+    """Mean accuracy of the worst and of the best tenth of the clients (at least one client each)."""
+    ranked = np.sort(accuracy[~np.isnan(accuracy)])
+    if len(ranked) == 0:
+        return float("nan"), float("nan")
+    tenth = -(-len(ranked) // 10)
+    return float(ranked[:tenth].mean()), float(ranked[-tenth:].mean())

@@ -1,0 +1,12 @@
+"""Local training: nothing travels."""
+
+from flcore.clients.clientlocal import clientLocal
+from flcore.servers.serverbase import Server
+
+
+class Local(Server):
+    shares = ()
+
+    def __init__(self, args, times):
+        super().__init__(args, times)
+        self.set_clients(clientLocal)

@@ -1,0 +1,84 @@
+"""From the -m flag and the shape of the data to a network.
+
+Channels, image size and number of classes come from the data set, never from its name.
+"""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from math import prod
+
+from torch import nn
+
+from flcore.trainmodel.models import DNN, BaseHeadSplit, FedAvgCNN, FedAvgMLP, Mclr_Logistic
+from utils.errors import UsageError
+
+
+def _require_image(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 3:
+        raise UsageError(
+            f"-m {name} takes images (channels, height, width), but a sample of this data set has shape {shape}: "
+            "use -m DNN or -m MLR, which take any shape."
+        )
+
+
+def _cnn(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    _require_image("CNN", shape)
+    channels, *size = shape
+    height, width = (((side - 4) // 2 - 4) // 2 for side in size)  # twice: 5x5 convolution, then halved
+    if min(height, width) < 1:
+        raise UsageError(
+            f"-m CNN needs images of at least 16x16 pixels, but a sample of this data set has shape {shape}: "
+            "use -m DNN, -m MLR or -m ResNet18, or larger images."
+        )
+    return FedAvgCNN(in_features=channels, num_classes=num_classes, dim=64 * height * width)
+
+
+def _resnet18(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    _require_image("ResNet18", shape)
+    from torchvision.models import resnet18  # here, since no other network needs torchvision's slow import
+
+    model = resnet18(weights=None, num_classes=num_classes)
+    if shape[0] != 3:
+        model.conv1 = nn.Conv2d(shape[0], 64, kernel_size=7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision does
+    return model
+
+
+_BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "CNN": _cnn,
+    "DNN": lambda shape, num_classes: DNN(prod(shape), num_classes=num_classes),
+    "MLR": lambda shape, num_classes: Mclr_Logistic(prod(shape), num_classes),
+    "FedAvgMLP": lambda shape, num_classes: FedAvgMLP(prod(shape), num_classes),
+    "ResNet18": _resnet18,
+}
+_CLASS_NAMES = {"FedAvgCNN": "CNN", "Mclr_Logistic": "MLR"}  # PFLlib's class names mean the same networks
+
+
+def build_model(name: str, shape: Sequence[int], num_classes: int) -> nn.Module:
+    """The network that -m `name` asks for, with fresh weights from torch's global generator.
+
+    name: one of PFLlib's -m strings (CNN, DNN, MLR, ResNet18) or class names, in any case. shape: one sample's shape,
+    (C,H,W) for images, (D,) for vectors. Raises UsageError for a name that is not known (with the nearest one and the
+    list) and for a shape that the network cannot take.
+    """
+    known = {known.lower(): known for known in (*_BUILDERS, *_CLASS_NAMES)}
+    found = known.get(name.lower())
+    if found is None:
+        near = get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {known[near[0]]}? " if near else ""
+        raise UsageError(f"-m {name}: no such model; {hint}Choose one of {', '.join(known.values())}.")
+    return _BUILDERS[_CLASS_NAMES.get(found, found)](tuple(shape), num_classes)
+
+
+def split_head(model: nn.Module) -> BaseHeadSplit:
+    """Take the last layer `fc` off `model`, in place, and return extractor and head as one network.
+
+    Raises UsageError if the model has no layer `fc`.
+    """
+    head = getattr(model, "fc", None)
+    if not isinstance(head, nn.Module):
+        raise UsageError(
+            f"{type(model).__name__} cannot be split into extractor and head: its last layer must be called `fc`."
+        )
+    model.fc = nn.Identity()
+    return BaseHeadSplit(model, head)

@@ -1,0 +1,119 @@
+"""Runs one federated algorithm on one data set:  python main.py -algo FedCPD -data Cifar100 -nc 20"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import torch
+
+from flcore import registry
+from flcore.executors.loop import LoopExecutor
+from flcore.executors.threads import ThreadsExecutor
+from flcore.trainmodel.build import build_model, split_head
+from utils import data_utils, result_utils
+from utils.args import describe_ignored, make_parser, parse, resolve_device
+from utils.errors import RunError, UsageError
+from utils.seeds import numpy_generator, seed_everything
+
+EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor}
+
+
+def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algorithm, Any]:
+    """The checked arguments, the algorithm's registry line and its server class."""
+    parser = make_parser(executors=("auto", *EXECUTORS))
+    servers = {algorithm.name: registry.server_class(algorithm) for algorithm in registry.ALGORITHMS}
+    own_flags: dict[str, set[str]] = {}
+    for name, server in servers.items():
+        before = {action.dest for action in parser._actions}
+        if hasattr(server, "add_args"):
+            server.add_args(parser)
+        own_flags[name] = {action.dest for action in parser._actions} - before
+    args = parse(parser, argv)
+    algorithm = registry.find(args.algorithm)
+    args.algorithm = algorithm.name
+    server = servers[algorithm.name]
+    if server.uses is not None:
+        for note in describe_ignored(args, {*server.uses, *own_flags[algorithm.name]}):
+            print(note)
+    return args, algorithm, server
+
+
+def use_data(args: argparse.Namespace) -> None:
+    """Makes sure that the data set is there and fits; takes from it what was not given."""
+    data_utils.ROOT = type(data_utils.ROOT)(args.data_dir)
+    wanted = None if args.num_clients is None else args.num_clients + args.num_new_clients
+    args.dataset, config = data_utils.ensure_dataset(args.dataset, wanted)
+    if args.num_clients is None:
+        args.num_clients = config["num_clients"] - args.num_new_clients
+        if args.num_clients < 1:
+            raise UsageError(f"-nnc {args.num_new_clients} leaves no client: {args.dataset} has {config['num_clients']}.")
+    if args.num_classes not in (None, config["num_classes"]):
+        raise UsageError(f"-ncl {args.num_classes}: {args.dataset} has {config['num_classes']} classes; leave -ncl out.")
+    args.num_classes = config["num_classes"]
+    args.shape = data_utils.dataset_shape(config, args.dataset)
+    args.data_digest = data_utils.dataset_digest(args.dataset)
+
+
+def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: Any) -> None:
+    """All repeats (``-pv`` to ``-t``), each with its result files."""
+    goal, model_name = args.goal, args.model
+    settings = result_utils.run_settings(args, args.data_digest)
+    for args.repeat in range(args.prev, args.times):
+        files = result_utils.claim_run(
+            args.results_dir, args.dataset, args.algorithm, goal, args.repeat, settings, args.overwrite, args.reuse
+        )
+        goal, args.result_path = files.goal, files.h5
+        if files.reused:
+            continue
+        files.update(**result_utils.run_info(args, {"evaluation_point": "A: after download, before training"}))
+        status = "failed"
+        try:
+            seed_everything(int(numpy_generator(args.seed, args.repeat, "initial model").integers(2**31)))
+            args.model = build_model(model_name, args.shape, args.num_classes)
+            if algorithm.head_split:
+                args.model = split_head(args.model)
+            args.model.to(args.device)
+            server = server_class(args, args.repeat)
+            server.executor = EXECUTORS[args.executor]()
+            print(f"{args.algorithm} on {args.dataset}: {args.num_clients} clients, {args.global_rounds} rounds, "
+                  f"{model_name} with {sum(p.numel() for p in args.model.parameters()):,} parameters, "
+                  f"executor {server.executor.name}")
+            server.train()
+            status = "finished"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            files.finish(status)
+        print(f"results: {files.h5}")
+    if args.times - args.prev > 1:
+        result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
+
+
+def main(argv: list[str] | None = None) -> int:
+    started = time.time()
+    try:
+        args, algorithm, server_class = read_arguments(sys.argv[1:] if argv is None else argv)
+        args.device = resolve_device(args)
+        if args.executor == "auto":
+            args.executor = "threads" if args.device.type == "cpu" else "loop"
+        torch.set_num_threads(args.num_threads)
+        build_model(args.model, (3, 64, 64), 10)  # an unknown -m is refused before any data is made
+        use_data(args)
+        result_utils.RESULTS = type(result_utils.RESULTS)(args.results_dir)
+        run(args, algorithm, server_class)
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the rounds so far are in the result file", file=sys.stderr)
+        return 130
+    print(f"total time {time.time() - started:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
