@@ -404,12 +404,17 @@ def plan_install(system: Path) -> tuple[list[Change], list[str]]:
     main = (system / "main.py").resolve()
     raw, text, encoding = main_text(main)
     bare = without_blocks(text)
-    if own_registration(bare):
+    remark = f"{main} registers FedCPD."
+    try:
+        by_user = own_registration(bare)
+        new_text = bare if by_user else with_blocks(bare)
+    except RunError:  # all blocks may still be there, put in by hand or before main.py got a form unknown here
+        if bare == text or not own_registration(text):
+            raise
+        by_user, new_text = True, text
+    if by_user:
         remark = f"{main} registers FedCPD by hand: left as it is."
-        new_main = bare.encode(encoding)
-    else:
-        remark = f"{main} registers FedCPD."
-        new_main = with_blocks(bare).encode(encoding)
+    new_main = new_text.encode(encoding)
     if new_main != raw:
         changes.append(Change(main, raw, new_main))  # last, so that main.py never names files that are not there
     return changes, [remark]

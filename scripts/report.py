@@ -2,13 +2,13 @@
 
 python scripts/report.py results/*.h5 --out curves.png --differences
 
-Point A is after the download, point B after local training. Repeats of one setting are shown as their mean, in the picture
-with a band from the lowest to the highest. Best A is selected on the test set, so it flatters; last A does not.
+Point A is after the download, point B after local training. Repeats of one setting are shown as their mean, in the
+picture with a band from the lowest to the highest. Best A is selected on the test set, so it flatters; last A does not.
 """
 
 import argparse
+import itertools
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,8 @@ class Group:
 
     def rounds(self, length: int) -> Curve:
         """The round of each of `length` evaluations; PFLlib's own files do not say, so there they are counted."""
-        known = [run.arrays["rs_round"] for run in self.runs if len(run.arrays.get("rs_round", ())) == length]
-        return np.asarray(known[0] if known else np.arange(length), dtype=np.float64)
+        longest = max((run.arrays.get("rs_round", ()) for run in self.runs), key=len)
+        return np.asarray(longest[:length] if len(longest) >= length else np.arange(length), dtype=np.float64)
 
     def last(self, name: str) -> float:
         """Mean over the repeats of each one's last value that is not NaN."""
@@ -139,9 +139,9 @@ def _unfinished(group: Group) -> str:
     return f" [{', '.join(sorted(states))}]" if states else ""
 
 
-NOTES = """Accuracies in percent over all clients' test samples. A: after download, B: after local training; std and worst 10%
-over the clients, at A. * best A is selected on the test set. Forgetting: mean of B of the round before minus A.
-MB per round; time per round relative to FedAvg, or to the first row where FedAvg is missing."""
+NOTES = """Accuracies in percent over all clients' test samples. A: after download; B: after local training; std and
+worst 10%: over the clients, at A. * best A is selected on the test set. Forgetting: mean of B of the round before
+minus A. MB: a round's traffic. Time: of a round, relative to FedAvg (where it is missing, to the first row)."""
 
 
 def print_aligned(rows: Sequence[Sequence[str]], left: int) -> None:
@@ -167,6 +167,7 @@ def draw(groups: Sequence[Group], out: Path) -> None:
     matplotlib.use("Agg")  # a file only, so no display is needed
     import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
 
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     names = list(dict.fromkeys(group.label for group in groups))
@@ -175,7 +176,9 @@ def draw(groups: Sequence[Group], out: Path) -> None:
     )
     for panel, dataset in zip(panels[0], datasets, strict=True):
         ends = []
-        for group in (group for group in groups if group.dataset == dataset):
+        for group in groups:
+            if group.dataset != dataset:
+                continue
             number = names.index(group.label)
             colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
             for array, line in (("rs_test_acc", "-"), ("rs_test_acc_after", (0, (3, 1.5)))):
@@ -191,10 +194,11 @@ def draw(groups: Sequence[Group], out: Path) -> None:
                     low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
                     panel.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
                 if line == "-":
-                    ends.append((mean[-1], rounds[-1], group.label, colour))
+                    ends.append((float(mean[-1]), group.label, colour))
         _label_ends(panel, ends)
         panel.set_title(dataset, loc="left", fontweight="bold")
         panel.set_xlabel("round")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.grid(axis="y", color="#dddddd", linewidth=0.7)
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
@@ -203,31 +207,26 @@ def draw(groups: Sequence[Group], out: Path) -> None:
         Line2D([], [], color="#444444", linewidth=1.9, label="A: after download"),
         Line2D([], [], color="#444444", linewidth=1.2, linestyle=(0, (3, 1.5)), label="B: after local training"),
     ]
-    panels[0][0].legend(handles=styles, loc="lower right", frameon=False, fontsize=9)
+    figure.legend(handles=styles, loc="outside lower center", ncols=2, frameon=False)
     with write_in_place(out) as temporary:
         figure.savefig(temporary, format="png", dpi=160)
     plt.close(figure)
 
 
-def _label_ends(panel: Any, ends: list[tuple[float, float, str, str]]) -> None:
-    """Writes every curve's name at its right end, moved apart where two would overlap."""
+def _label_ends(panel: Any, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Writes every curve's name beside its right end, neighbours pushed apart until none overlap."""
+    ends = sorted(ends)
+    heights = [height for height, _, _ in ends]
     bottom, top = panel.get_ylim()
-    gap = (top - bottom) * 0.055
-    right = panel.get_xlim()[1]
-    heights: list[float] = []
-    for height, *_ in sorted(ends):
-        heights.append(max(height, heights[-1] + gap) if heights else height)
-    excess = max(0.0, heights[-1] - top) if heights else 0.0
-    for (height, at_round, label, colour), moved in zip(sorted(ends), heights, strict=True):
-        panel.annotate(
-            label,
-            xy=(at_round, height),
-            xytext=(right, moved - excess),
-            color=colour,
-            fontsize=10,
-            va="center",
-            annotation_clip=False,
-        )
+    gap = 0.048 * (top - bottom)
+    for _ in range(100):
+        for lower, upper in itertools.pairwise(range(len(heights))):
+            overlap = gap - (heights[upper] - heights[lower])
+            if overlap > 0:
+                heights[lower] -= overlap / 2
+                heights[upper] += overlap / 2
+    for (_, label, colour), height in zip(ends, heights, strict=True):
+        panel.text(panel.get_xlim()[1], height, f" {label}", color=colour, va="center")
 
 
 # ---------------------------------------------------------------------------------------------- differences
@@ -241,25 +240,15 @@ def _flat(info: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-# What differs between any two runs, and the copies of the settings.
-NOT_COMPARED = {
-    "pid",
-    "host",
-    "start",
-    "start_time",
-    "end",
-    "wall_time_s",
-    "arguments",
-    "given",
-    "settings_digest",
-    "repeat",
-}
+# What differs between any two runs, and what only repeats the settings.
+MOMENTARY = {"pid", "host", "start", "start_time", "end", "wall_time_s", "status", "repeat", "goal"}
+REPEATED = {"arguments", "given", "seed", "dataset", "algorithm", "settings_digest"}
 
 
 def differences(groups: Sequence[Group]) -> list[list[str]]:
     """Header and one row per setting, version or digest in which the groups' first runs differ."""
     facts = [
-        dict(_flat({key: value for key, value in group.runs[0].info.items() if key not in NOT_COMPARED}))
+        dict(_flat({key: value for key, value in group.runs[0].info.items() if key not in MOMENTARY | REPEATED}))
         for group in groups
     ]
     rows = [["setting", *(group.label for group in groups)]]
@@ -307,6 +296,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        sys.exit(UsageError.exit_code)

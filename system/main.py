@@ -49,9 +49,13 @@ def use_data(args: argparse.Namespace) -> None:
     if args.num_clients is None:
         args.num_clients = config["num_clients"] - args.num_new_clients
         if args.num_clients < 1:
-            raise UsageError(f"-nnc {args.num_new_clients} leaves no client: {args.dataset} has {config['num_clients']}.")
+            raise UsageError(
+                f"-nnc {args.num_new_clients} leaves no client: {args.dataset} has {config['num_clients']}."
+            )
     if args.num_classes not in (None, config["num_classes"]):
-        raise UsageError(f"-ncl {args.num_classes}: {args.dataset} has {config['num_classes']} classes; leave -ncl out.")
+        raise UsageError(
+            f"-ncl {args.num_classes}: {args.dataset} has {config['num_classes']} classes; leave -ncl out."
+        )
     args.num_classes = config["num_classes"]
     args.shape = data_utils.dataset_shape(config, args.dataset)
     args.data_digest = data_utils.dataset_digest(args.dataset)
@@ -78,9 +82,13 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             args.model.to(args.device)
             server = server_class(args, args.repeat)
             server.executor = EXECUTORS[args.executor]()
-            print(f"{args.algorithm} on {args.dataset}: {args.num_clients} clients, {args.global_rounds} rounds, "
-                  f"{model_name} with {sum(p.numel() for p in args.model.parameters()):,} parameters, "
-                  f"executor {server.executor.name}")
+            size = sum(parameter.numel() for parameter in args.model.parameters())
+            print(
+                f"{args.algorithm} on {args.dataset}: {args.num_clients} clients, {args.global_rounds} rounds, "
+                f"{model_name} with {size:,} parameters, executor {server.executor.name}"
+            )
+            if server.has_own_loop():
+                print(f"{args.algorithm} brings its own round loop: its clients train one after another.")
             server.train()
             status = "finished"
         except KeyboardInterrupt:

@@ -1,8 +1,86 @@
-"""Puts the two code folders on the path, as running from system/ and dataset/ does."""
+"""Puts the two code folders on the path, as running from system/ and dataset/ does, and makes tiny data sets."""
 
+import json
 import sys
 from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
 
 REPO = Path(__file__).resolve().parents[1]
 for folder in ("system", "dataset"):
     sys.path.insert(0, str(REPO / folder))
+
+
+def write_dataset(
+    root, name="Tiny", shape=(1, 20, 20), train=(23, 12, 7, 31), test=(9, 8, 6, 5), labels=None, classes=4
+):
+    """Writes a data set in PFLlib's format: one blob a class; ``labels[i]`` are the classes that client i holds."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(classes, *shape))
+    statistic = []
+    for part, sizes in (("train", train), ("test", test)):
+        (root / name / part).mkdir(parents=True, exist_ok=True)
+        for i, size in enumerate(sizes):
+            y = rng.choice(labels[i] if labels else classes, size)
+            x = (centres[y] + 0.5 * rng.normal(size=(size, *shape))).astype(np.float32)
+            data = np.array({"x": x, "y": y.astype(np.int64)}, dtype=object)
+            np.savez_compressed(root / name / part / f"{i}.npz", data=data)
+            if part == "train":
+                statistic.append([[int(c), int((y == c).sum())] for c in np.unique(y)])
+    config = {
+        "num_clients": len(train),
+        "num_classes": classes,
+        "non_iid": labels is not None,
+        "balance": False,
+        "partition": "test",
+        "Size of samples for labels in clients": statistic,
+        "alpha": 0.1,
+        "batch_size": 10,
+    }
+    (root / name / "config.json").write_text(json.dumps(config))
+    return root / name
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory):
+    """Data sets used by many tests: ragged sizes, one client below a batch of 10."""
+    root = tmp_path_factory.mktemp("dataset")
+    write_dataset(root, "Tiny")
+    write_dataset(root, "Skewed", labels=[[0, 1], [1], [2, 0], [0, 1, 2]])  # nobody holds class 3
+    write_dataset(root, "Single", train=(25,), test=(10,))
+    write_dataset(root, "Colour", shape=(3, 32, 32), train=(8, 6, 5, 4), test=(4, 4, 4, 4))
+    return root
+
+
+@pytest.fixture
+def make_server(data_root, monkeypatch):
+    """``make_server("FedCPD", "-gr", "2", dataset="Tiny", executor=...)`` -> a server ready to train."""
+    import main
+    from flcore.executors.loop import LoopExecutor
+    from flcore.trainmodel.build import build_model, split_head
+    from utils import data_utils
+    from utils.seeds import seed_everything
+
+    monkeypatch.setattr(data_utils, "ROOT", data_root)
+    torch.set_num_threads(1)
+
+    def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN"):
+        args, line, server_class = main.read_arguments(
+            ["-algo", algorithm, "-data", dataset, "-gr", "3", "--data_dir", str(data_root), *flags]
+        )
+        args.device, args.repeat = torch.device("cpu"), 0
+        main.use_data(args)
+        seed_everything(7)
+        args.model = split_head(build_model(model, args.shape, args.num_classes))
+        server = server_class(args, 0)
+        server.executor = executor or LoopExecutor()
+        return server
+
+    return make
+
+
+def same_tensors(first, second):
+    """Whether two dicts of tensors are equal bit for bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

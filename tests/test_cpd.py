@@ -347,8 +347,9 @@ def test_an_unseen_class_adds_nothing_whatever_its_row_holds(loss, hole):
 def test_nothing_to_compare_is_exactly_zero(loss, seen, y):
     z, prototypes = doubles(5, 7).requires_grad_(), torch.full((4, 7), math.nan, dtype=torch.float64)
     prototypes[torch.tensor(seen)] = 1.0
-    value = loss(z, torch.tensor(y), prototypes, torch.tensor(seen))
-    value.backward()
+    with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
+        value = loss(z, torch.tensor(y), prototypes, torch.tensor(seen))
+        value.backward()
     assert value.item() == 0
     assert torch.equal(z.grad, torch.zeros_like(z))
 
@@ -359,6 +360,16 @@ def test_contrast_with_one_seen_class_is_zero():
     value.backward()
     assert value.item() == 0
     assert torch.equal(z.grad, torch.zeros_like(z))
+
+
+@pytest.mark.parametrize("norm", [1e-6, 1e-9])
+def test_cosine_divides_by_at_least_eps(norm):
+    z, prototypes = doubles(5, 7), doubles(4, 7, seed=1)
+    z = z / z.norm(dim=1, keepdim=True) * norm
+    loss = prototype_contrastive_loss(z, Y, prototypes, SEEN, 0.1).item()
+    assert loss == pytest.approx(contrast_by_hand(z, Y, prototypes, SEEN, 0.1), rel=1e-9)
+    whole = prototype_contrastive_loss(z / norm, Y, prototypes, SEEN, 0.1).item()
+    assert (loss == pytest.approx(whole, rel=1e-9)) == (norm > 1e-8)
 
 
 @every_loss

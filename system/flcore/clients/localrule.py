@@ -46,7 +46,7 @@ class Forward:
     """
 
     def __init__(self, net: nn.Module, sample: Tensor) -> None:
-        self.net = net
+        self.net: Any = net
         self._maps: list[Tensor] | None = None
         self.channels: list[int] = []
         for stage, channels in feature_stages(net.base, sample):
@@ -63,14 +63,17 @@ class Forward:
 
     def features(self, params: Tensors, x: Tensor, frozen: bool = False) -> tuple[Tensor, list[Tensor]]:
         """z and the feature maps of ``x``; ``frozen`` runs the extractor in evaluation mode (a teacher)."""
-        base, training = self.net.base, self.net.base.training
-        base.train(training and not frozen)
+        base = self.net.base
+        pause = frozen and base.training
+        if pause:
+            base.eval()
         self._maps = []
         try:
             return self.call("base", params, x), self._maps
         finally:
             self._maps = None
-            base.train(training)
+            if pause:
+                base.train()
 
     def call(self, name: str, params: Tensors, *args: Any) -> Any:
         """Runs the submodule ``name`` on its slice of ``params``."""
@@ -88,7 +91,7 @@ class Forward:
             return torch.cat([self.features(params, part)[0] for part in x.split(PASS_BATCH)])
 
 
-def feature_stages(base: nn.Module, sample: Tensor) -> list[tuple[nn.Module, int]]:
+def feature_stages(base: Any, sample: Tensor) -> list[tuple[nn.Module, int]]:
     """The modules of ``base`` that give its feature maps, from shallow to deep, each with its number of channels.
 
     A model may name them itself (``base.feature_stages``). Otherwise they are the direct children built of several
@@ -147,8 +150,9 @@ class LocalRule:
     """The local half of an algorithm. Subclasses override the static hooks they need; the rest is plain FedAvg.
 
     Names shared by all hooks: ``forward`` (see `Forward`), ``params`` this client's parameters and buffers, ``data``
-    all its training samples (x, y), ``shared`` what the server sends to everybody besides weights, ``state`` this
-    client's own tensors from earlier rounds, ``hp`` the hyper-parameters as plain numbers. All are read-only.
+    all its training samples (x, y), ``shared`` this round's message from the server, the same for everybody (global
+    weights under their parameter names, and whatever else the method sends), ``state`` this client's own tensors from
+    earlier rounds, ``hp`` the hyper-parameters as plain numbers. All are read-only.
     """
 
     stackable = True  # False: a rule that cannot run under vmap, such as a loop until convergence
@@ -178,7 +182,13 @@ class LocalRule:
 
     @staticmethod
     def local_begin(
-        forward: Forward, params: Tensors, received: Tensors, data: Data, shared: Tensors, state: Tensors, hp: HyperParameters
+        forward: Forward,
+        params: Tensors,
+        received: Tensors,
+        data: Data,
+        shared: Tensors,
+        state: Tensors,
+        hp: HyperParameters,
     ) -> Tensors:
         """How the download is merged into this client's parameters; here it overwrites them."""
         return {**params, **received}
@@ -259,11 +269,11 @@ class LocalRule:
         return self._data
 
     def receive(self, message: Tensors, current_round: int) -> None:
-        """Takes the server's message: entries named like own parameters are weights, the others are ``shared``."""
+        """Takes the server's message, which stays at hand as ``shared``; what is named like own parameters is merged."""
         self.round = current_round
+        self.shared = message
         params = self.params
         received = {name: value for name, value in message.items() if name in params}
-        self.shared = {name: value for name, value in message.items() if name not in params}
         self.params = self.local_begin(self.forward, params, received, self.data, self.shared, self.state, self.hp)
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
@@ -291,13 +301,15 @@ class LocalRule:
         total, count = torch.zeros((), device=self.device), 0
         for x, y in self._epochs(batches, phase.epochs):
             loss = loss_of(self.forward, params, x, y, self.shared, self.state, hp)
-            gradients = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
-            corrected = self.local_grad(
-                dict(zip(moving, gradients, strict=True)), params, self.shared, self.state, hp
-            )
+            found = torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
+            grads = {
+                name: torch.zeros_like(value) if grad is None else grad
+                for (name, value), grad in zip(moving.items(), found, strict=True)
+            }
+            corrected = self.local_grad(grads, params, self.shared, self.state, hp)
             with torch.no_grad():
-                for name, gradient in corrected.items():
-                    params[name].sub_(gradient, alpha=hp["lr"])
+                for name, grad in corrected.items():
+                    params[name].sub_(grad, alpha=hp["lr"])
                 total += loss * len(y)
             count += len(y)
         for value in moving.values():

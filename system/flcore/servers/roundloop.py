@@ -135,7 +135,10 @@ class RoundLoop:
         if sum(self.uploaded_weights) > 0:
             names = [name for name in self.uploaded_models[0] if name.startswith(self.shares)]
             names = [name for name in names if name in self.global_params]
-            self.global_params = {**self.global_params, **weighted_mean(names, self.uploaded_models, self.uploaded_weights)}
+            self.global_params = {
+                **self.global_params,
+                **weighted_mean(names, self.uploaded_models, self.uploaded_weights),
+            }
 
 
 def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:

@@ -61,7 +61,7 @@ class Server(RoundLoop):
         self.uploaded_ids: list[int] = []
         self.uploaded_weights: list[float] = []
         self.uploaded_models: list[Any] = []
-        self.current_round = 0
+        self.current_round = -1 if self.has_own_loop() else 0
         self.rs_test_acc: list[float] = []
         self.rs_test_auc: list[float] = []
         self.rs_train_loss: list[float] = []
@@ -69,6 +69,11 @@ class Server(RoundLoop):
         self.last_after: dict[int, float] = {}  # round -> accuracy at B
         self.bytes_down = self.bytes_up = 0
         self.Budget: list[float] = []
+
+    @classmethod
+    def has_own_loop(cls) -> bool:
+        """True for a PFLlib-style server that brings its own `train`."""
+        return cls.train is not RoundLoop.train
 
     # ---- weights -----------------------------------------------------------------------------------------------------
 
@@ -145,6 +150,8 @@ class Server(RoundLoop):
 
     def select_clients(self) -> list[Any]:
         """This round's participants, drawn without replacement from (seed, repeat, round) alone."""
+        if self.has_own_loop():
+            self.current_round += 1  # PFLlib-style: a selection begins a round
         draw = numpy_generator(self.args.seed, self.times, self.current_round, "select")
         self.current_num_join_clients = self.num_join_clients
         if self.random_join_ratio:
@@ -236,7 +243,8 @@ class Server(RoundLoop):
         if self.num_new_clients > 0:
             self.welcome_new_clients()
         self.save_results()
-        self.save_global_model()
+        if getattr(self.args, "result_path", None):
+            self.save_global_model()
 
     def _record(self, **values: Any) -> None:
         for name, value in values.items():
@@ -302,7 +310,7 @@ class Server(RoundLoop):
         (self.rs_train_loss if loss is None else loss).append(train_loss)
         self.rs_test_auc.append(test_auc)
         accuracy = per_client(correct, samples)
-        self._record(rs_client_acc=accuracy)
+        self._record(rs_round=self.current_round, rs_client_acc=accuracy)
         self.print_(test_acc, test_auc, train_loss)
         print(f"Std Test Accuracy: {np.nanstd(accuracy):.4f}")
         print(f"Std Test AUC: {np.nanstd(np.array(aucs) / np.maximum(samples, 1)):.4f}")
@@ -312,7 +320,9 @@ class Server(RoundLoop):
         print(f"Averaged Test Accuracy: {test_acc:.4f}")
         print(f"Averaged Test AUC: {test_auc:.4f}")
 
-    def check_done(self, acc_lss: list[list[float]], top_cnt: int | None = None, div_value: float | None = None) -> bool:
+    def check_done(
+        self, acc_lss: list[list[float]], top_cnt: int | None = None, div_value: float | None = None
+    ) -> bool:
         """True once every list has gone ``top_cnt`` evaluations without a new best or varies less than ``div_value``."""
         for values in acc_lss:
             stale = top_cnt is not None and len(values) - 1 - int(np.argmax(values)) >= top_cnt
@@ -363,7 +373,9 @@ class Server(RoundLoop):
             write_h5(path, {**lists, **self.records})
 
     def _model_path(self) -> Path:
-        return Path("models") / self.dataset / f"{self.algorithm}_server.pt"
+        """Beside the result file, so that no other run's model is overwritten; PFLlib's place without one."""
+        path = getattr(self.args, "result_path", None)
+        return Path(path).with_suffix(".pt") if path else Path("models") / self.dataset / f"{self.algorithm}_server.pt"
 
     def save_global_model(self) -> None:
         save_item(self.global_params, self._model_path())

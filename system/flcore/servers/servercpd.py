@@ -51,7 +51,7 @@ class FedCPD(Server, RoundLoop):
             )
 
     @staticmethod
-    def split_head(model: nn.Module) -> nn.Module:
+    def split_head(model: Any) -> nn.Module:
         """The model as base and head; what `main.py` of PFLlib does for FedRep."""
         head = copy.deepcopy(model.fc)
         model.fc = nn.Identity()
@@ -62,13 +62,21 @@ class FedCPD(Server, RoundLoop):
         """The flags that PFLlib lacks."""
         group = parser.add_argument_group("FedCPD")
         group.add_argument("--cpd_fd", type=weight, default=1.0, help="weight of the feature distillation; 0: off")
-        group.add_argument("--cpd_align", type=weight, default=1.0, help="alpha, weight of the prototype alignment; 0: off")
-        group.add_argument("--cpd_contrast", type=weight, default=1.0, help="beta, weight of the prototype contrast; 0: off")
+        group.add_argument(
+            "--cpd_align", type=weight, default=1.0, help="alpha, weight of the prototype alignment; 0: off"
+        )
+        group.add_argument(
+            "--cpd_contrast", type=weight, default=1.0, help="beta, weight of the prototype contrast; 0: off"
+        )
         group.add_argument("--cpd_tau", type=positive(float), default=0.1, help="temperature of the prototype contrast")
         group.add_argument("--cpd_width", type=positive(int), default=64, help="channels of the cross-layer fusion")
         group.add_argument("--cpd_reduction", type=positive(int), default=16, help="CBAM's channel reduction")
-        group.add_argument("--cpd_proto_weighting", choices=("uniform", "count"), default="uniform",
-                           help="global prototype: plain mean over the clients that hold a class, or by their counts")
+        group.add_argument(
+            "--cpd_proto_weighting",
+            choices=("uniform", "count"),
+            default="uniform",
+            help="global prototype: plain mean over the clients that hold a class, or by their counts",
+        )
 
 
 def weight(text: str) -> float:

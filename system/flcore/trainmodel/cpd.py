@@ -165,8 +165,8 @@ def aggregate_prototypes(
     holds = counts > 0
     weights = (holds if weighting == "uniform" else counts).to(prototypes.dtype)
     held = holds.any(0)
-    total = torch.where(held, weights.sum(0), 1)
-    mean = (weights[..., None] * torch.where(holds[..., None], prototypes, 0)).sum(0) / total[:, None]
+    sums = (weights[..., None] * torch.where(holds[..., None], prototypes, 0)).sum(0)
+    mean = sums / weights.sum(0)[:, None]  # 0 / 0 where nobody holds the class, replaced below
     if previous is None or previous_seen is None:
         previous, previous_seen = torch.zeros_like(mean), torch.zeros_like(held)
     return torch.where(held[:, None], mean, previous), previous_seen | held

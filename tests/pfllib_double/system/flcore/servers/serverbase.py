@@ -53,7 +53,14 @@ class Server:
 
     def _make(self, clientObj, i, train_slow, send_slow):
         sizes = [len(read_client_data(self.dataset, i, is_train, self.few_shot)) for is_train in (True, False)]
-        return clientObj(self.args, i, sizes[0], sizes[1], train_slow=train_slow, send_slow=send_slow)
+        return clientObj(
+            self.args,
+            id=i,
+            train_samples=sizes[0],
+            test_samples=sizes[1],
+            train_slow=train_slow,
+            send_slow=send_slow,
+        )
 
     def set_clients(self, clientObj):
         slow = zip(self.train_slow_clients, self.send_slow_clients, strict=True)
@@ -80,9 +87,8 @@ class Server:
         active = random.sample(self.selected_clients, int((1 - self.client_drop_rate) * self.current_num_join_clients))
         self.uploaded_ids, self.uploaded_weights, self.uploaded_models = [], [], []
         for client in active:
-            cost = sum(
-                c["total_cost"] / max(c["num_rounds"], 1) for c in (client.train_time_cost, client.send_time_cost)
-            )
+            spent = (client.train_time_cost, client.send_time_cost)
+            cost = sum(time["total_cost"] / max(time["num_rounds"], 1) for time in spent)
             if cost <= self.time_threthold:
                 self.uploaded_ids.append(client.id)
                 self.uploaded_weights.append(client.train_samples)

@@ -1,0 +1,76 @@
+"""Draws which client holds how many images of which class: `python plot_partition.py Cifar100`.
+
+The picture needs config.json alone, no screen, and stays readable with 100 clients and 100 classes.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from utils.dataset_utils import whole_file
+from utils.errors import UsageError
+from utils.repo import DATASET
+
+
+def draw(folder: Path) -> Path:
+    """Writes partition.png in the data set's folder: a bubble for each client and class, larger and darker with more
+    images."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    counts = read_counts(folder / "config.json")
+    largest = max(counts.max(), 2)
+    num_clients, num_classes = counts.shape
+    cells = [min(max(8 / size, 0.14), 0.4) for size in counts.shape]  # inches
+    width, height = (max(cell * size, 2.5) for cell, size in zip(cells, counts.shape, strict=True))
+    figure = Figure(figsize=(width + 1.6, height + 1.0), layout="constrained")
+    axes = figure.add_subplot()
+
+    clients, classes = np.nonzero(counts)
+    shown = counts[clients, classes]
+    diameter = 72 * min(width / num_clients, height / num_classes)  # points: the largest bubble fills its cell
+    area = diameter**2 * np.maximum(shown / largest, 0.06)
+    bubbles = axes.scatter(clients, classes, area, shown, cmap="viridis_r", norm=LogNorm(1, largest), linewidths=0)
+    figure.colorbar(bubbles, label="images", aspect=30, format="{x:,.0f}")
+
+    axes.set(xlim=(-0.7, num_clients - 0.3), ylim=(-0.7, num_classes - 0.3), xlabel="client", ylabel="class")
+    axes.set_title(f"{folder.resolve().name}: {counts.sum():,} images, {num_clients} clients, {num_classes} classes")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True))
+    axes.grid(alpha=0.3, linewidth=0.4)
+    axes.set_axisbelow(True)
+
+    picture = folder / "partition.png"
+    with whole_file(picture) as file:
+        figure.savefig(file, format="png", dpi=120)
+    return picture
+
+
+def read_counts(config_path: Path) -> np.ndarray:
+    """The images by client and class, from a data set's config.json."""
+    try:
+        config = json.loads(config_path.read_text())
+        counts = np.zeros((config["num_clients"], config["num_classes"]), int)
+        for client, labels in enumerate(config["Size of samples for labels in clients"]):
+            for label, count in labels:
+                counts[client, label] = count
+    except FileNotFoundError:
+        raise UsageError(f"{config_path} is missing: make the data set first (generate_<Name>.py)") from None
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UsageError(f"{config_path} is damaged ({error!r}): make the data set again") from None
+    return counts
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", type=Path, help="a data set in this folder, or the path of one")
+    name = parser.parse_args().name
+    try:
+        print(draw(name if (name / "config.json").is_file() else DATASET / name))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,44 @@
+"""Every executor against the loop, for every registered algorithm."""
+
+import pytest
+import torch
+from conftest import same_tensors
+
+from flcore.executors.loop import LoopExecutor
+from flcore.executors.threads import ThreadsExecutor
+from flcore.registry import ALGORITHMS
+
+
+@pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
+@pytest.mark.parametrize("flags", [(), ("-jr", "0.5", "-cdr", "0.5", "-ls", "2")])
+def test_threads_equal_the_loop_bit_for_bit(make_server, algorithm, flags):
+    servers = [
+        make_server(algorithm, *flags, executor=executor)
+        for executor in (LoopExecutor(), ThreadsExecutor(num_workers=3))
+    ]
+    for server in servers:
+        server.train()
+    loop, threads = servers
+    assert same_tensors(loop.global_params, threads.global_params)
+    for one, other in zip(loop.clients, threads.clients, strict=True):
+        assert same_tensors(one.params, other.params) and same_tensors(one.state, other.state)
+        assert one.train_loss == other.train_loss
+    assert loop.rs_test_acc == threads.rs_test_acc and loop.rs_test_auc == threads.rs_test_auc
+
+
+def test_threads_equal_the_loop_with_batchnorm(make_server):
+    flags = ("-gr", "1", "-lbs", "4")
+    loop = make_server("FedAvg", *flags, dataset="Colour", model="ResNet18")
+    threads = make_server("FedAvg", *flags, dataset="Colour", model="ResNet18", executor=ThreadsExecutor(2))
+    loop.train()
+    threads.train()
+    assert same_tensors(loop.global_params, threads.global_params)
+
+
+@pytest.mark.parametrize("executor", [LoopExecutor(), ThreadsExecutor(2)])
+def test_a_failure_names_client_and_round(make_server, executor):
+    server = make_server("FedAvg", executor=executor)
+    server.clients[2].load_train_data = lambda: [(torch.zeros(1, 1, 3, 3), torch.zeros(1))]
+    with pytest.raises(RuntimeError) as error:
+        server.train()
+    assert "client 2 in round 0" in "".join(error.value.__notes__)

@@ -1,0 +1,200 @@
+"""The rule contract: phases, batches, feature maps, and one step of SGD by hand."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from flcore.clients.clientbase import Batches, micro_auc
+from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages
+from flcore.trainmodel.build import build_model, split_head
+from flcore.trainmodel.models import BaseHeadSplit
+from utils.seeds import torch_generator
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "channels"),
+    [
+        ("CNN", (3, 32, 32), [32, 64]),
+        ("ResNet18", (3, 32, 32), [64, 128, 256]),  # the last stage has one pixel, which is no map
+        ("ResNet18", (1, 64, 64), [64, 128, 256, 512]),
+        ("DNN", (1, 28, 28), []),
+        ("MLR", (1, 28, 28), []),
+    ],
+)
+def test_feature_maps_are_found(model, shape, channels):
+    net = split_head(build_model(model, shape, 10))
+    forward = Forward(net, torch.zeros(1, *shape))
+    assert forward.channels == channels
+    net.eval()
+    logits, z, maps = forward(dict(net.state_dict()), torch.randn(2, *shape))
+    assert torch.equal(logits, net.head(z))
+    assert [m.shape[:2] for m in maps] == [(2, c) for c in channels]
+
+
+def test_feature_maps_of_fedavgcnn_have_the_published_sizes():
+    net = split_head(build_model("CNN", (3, 32, 32), 10))
+    _, z, maps = Forward(net, torch.zeros(1, 3, 32, 32))(dict(net.state_dict()), torch.zeros(5, 3, 32, 32))
+    assert z.shape == (5, 512)
+    assert [tuple(m.shape) for m in maps] == [(5, 32, 14, 14), (5, 64, 5, 5)]
+
+
+def test_a_model_may_name_its_stages_and_plain_convolutions_are_the_last_resort():
+    plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 5, 3), nn.Flatten())
+    assert [c for _, c in feature_stages(plain, torch.zeros(1, 1, 8, 8))] == [2, 5]
+    plain.feature_stages = ("2",)
+    assert [c for _, c in feature_stages(plain, torch.zeros(1, 1, 8, 8))] == [5]
+
+
+def test_a_copied_network_keeps_its_maps_to_itself():
+    """Threads get copies: maps of one must never show up in another."""
+    net = split_head(build_model("CNN", (1, 28, 28), 3))
+    forward = Forward(net, torch.zeros(1, 1, 28, 28))
+    twin = copy.deepcopy(forward)
+    params = dict(net.state_dict())
+    assert twin.net is not forward.net
+    assert len(twin.features(params, torch.zeros(1, 1, 28, 28))[1]) == 2
+    assert len(forward.features(params, torch.zeros(1, 1, 28, 28))[1]) == 2
+
+
+class OneClient(LocalRule):
+    """A rule around a model and data, without any framework: as small as PFLlib's Client gets."""
+
+    def __init__(self, model, x, y, batch_size, rule_args):
+        self.model, self.device, self.train_samples = model, "cpu", len(y)
+        self.train_time_cost = {"num_rounds": 0, "total_cost": 0.0}
+        self._batches = Batches((x, y), batch_size, torch_generator(0))
+        self.setup_rule(rule_args)
+
+    def load_train_data(self):
+        return self._batches
+
+
+def arguments(**changes):
+    defaults = {
+        "local_learning_rate": 0.5,
+        "learning_rate_decay": False,
+        "learning_rate_decay_gamma": 0.5,
+        "local_epochs": 1,
+        "num_classes": 2,
+    }
+    return SimpleNamespace(**{**defaults, **changes})
+
+
+def linear_model():
+    model = BaseHeadSplit(nn.Identity(), nn.Linear(1, 2))
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+    return model
+
+
+def test_one_step_by_hand():
+    """x = 2, y = 0, all weights 0: softmax is (1/2, 1/2), so dCE/dlogits = (-1/2, 1/2), dW = x * that, lr = 1/2."""
+    client = OneClient(linear_model(), torch.tensor([[2.0]]), torch.tensor([0]), 1, arguments())
+    client.train()
+    assert torch.allclose(client.params["head.weight"], torch.tensor([[0.5], [-0.5]]))
+    assert torch.allclose(client.params["head.bias"], torch.tensor([0.25, -0.25]))
+    assert client.train_loss == (pytest.approx(0.693147, abs=1e-6), 1)  # ln 2
+
+
+def test_learning_rate_decays_by_round():
+    client = OneClient(linear_model(), torch.tensor([[2.0]]), torch.tensor([0]), 1, arguments(learning_rate_decay=True))
+    client.receive({}, current_round=2)  # 0.5 * 0.5^2 = 1/8
+    client.train()
+    assert torch.allclose(client.params["head.bias"], torch.tensor([0.0625, -0.0625]))
+
+
+def test_only_what_a_phase_names_moves():
+    class HeadOnly(OneClient):
+        @staticmethod
+        def local_plan(hp):
+            return [Phase(2, ("head.",))]
+
+    model = split_head(build_model("CNN", (1, 16, 16), 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    client = HeadOnly(model, torch.randn(8, 1, 16, 16), torch.randint(2, (8,)), 4, arguments())
+    client.train()
+    moved = {name for name, value in client.params.items() if not torch.equal(value, before[name])}
+    assert moved == {"head.weight", "head.bias"}
+
+
+def test_batchnorm_of_a_fixed_extractor_stays_still():
+    class HeadOnly(OneClient):
+        @staticmethod
+        def local_plan(hp):
+            return [Phase(1, ("head.",))]
+
+    base = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten())
+    client = HeadOnly(
+        BaseHeadSplit(base, nn.Linear(72, 2)), torch.randn(8, 1, 8, 8), torch.randint(2, (8,)), 4, arguments()
+    )
+    client.train()
+    assert client.params["base.1.num_batches_tracked"] == 0
+    assert torch.equal(client.params["base.1.running_mean"], torch.zeros(2))
+    plain = OneClient(client.model, *client.data, 4, arguments())
+    plain.train()
+    assert plain.params["base.1.num_batches_tracked"] == 2
+
+
+def test_state_of_the_client_never_aliases_what_training_changes():
+    client = OneClient(linear_model(), torch.tensor([[2.0]]), torch.tensor([0]), 1, arguments())
+    received = {"head.bias": torch.ones(2)}
+    client.receive(received, current_round=0)
+    client.train()
+    assert torch.equal(received["head.bias"], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "sizes"),
+    [
+        (23, 10, [10, 10]),  # PFLlib: the incomplete last batch is dropped
+        (7, 10, [7]),  # ours: a client below one batch trains on what it has
+        (23, -1, [23]),
+        (0, 10, []),
+        (1, 10, [1]),
+    ],
+)
+def test_batch_sizes(samples, batch_size, sizes):
+    data = torch.arange(samples)[:, None].float(), torch.arange(samples)
+    batches = Batches(data, batch_size, torch_generator(1))
+    assert [len(y) for _, y in batches] == sizes
+    assert len(batches) == len(sizes)
+    assert all(torch.equal(x[:, 0].long(), y) for x, y in batches)
+
+
+def test_every_pass_shuffles_anew_and_evaluation_sees_everything_in_order():
+    data = torch.arange(40.0)[:, None], torch.arange(40)
+    batches = Batches(data, 10, torch_generator(1))
+    first, second = (torch.cat([y for _, y in batches]) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort().values, torch.arange(40))
+    assert torch.equal(torch.cat([y for _, y in Batches(data, 16)]), torch.arange(40))
+
+
+def test_batchnorm_never_sees_a_single_sample():
+    assert len(Batches((torch.zeros(1, 2), torch.zeros(1)), 10, torch_generator(1), smallest=2)) == 0
+
+
+def test_auc_by_hand():
+    """Pairs (sample, class), positives 0.9 and 0.4, negatives 0.1 and 0.6: three of four pairs in order."""
+    scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
+    assert micro_auc(scores, torch.tensor([0, 1])) == pytest.approx(0.75)
+    assert micro_auc(scores * float("nan"), torch.tensor([0, 1])) != micro_auc(scores, torch.tensor([0, 1]))
+
+
+def test_extra_modules_do_not_move_the_global_generator():
+    class Extra(LocalRule):
+        @staticmethod
+        def local_modules(forward, hp):
+            return {"extra": nn.Linear(3, 3)}
+
+    model = linear_model()
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    forward = build_forward(Extra, model, torch.zeros(1, 1), {"module_seed": 5})
+    assert torch.equal(torch.rand(1), expected)
+    assert "extra.weight" in forward.net.state_dict()

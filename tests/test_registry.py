@@ -1,0 +1,51 @@
+"""Every algorithm has its parts, and a wrong name gets the right answer."""
+
+import pytest
+from conftest import REPO
+
+from flcore import registry
+from flcore.clients.localrule import LocalRule
+from utils.errors import UsageError
+
+FLCORE = REPO / "system" / "flcore"
+
+
+@pytest.mark.parametrize("line", registry.ALGORITHMS, ids=lambda line: line.name)
+def test_every_line_names_a_server_with_a_documented_pair(line):
+    server = registry.server_class(line)
+    assert server.__name__ == line.name.replace("-", "_")
+    assert server.uses is not None
+    suffix = line.server.split(":")[0].removeprefix("flcore.servers.server")
+    for path in (FLCORE / "servers" / f"server{suffix}.py", FLCORE / "clients" / f"client{suffix}.py"):
+        assert path.read_text().startswith('"""'), path
+    assert line.paper
+
+
+def test_every_pair_has_a_line():
+    known = {line.server.split(":")[0].removeprefix("flcore.servers.server") for line in registry.ALGORITHMS}
+    for kind in ("clients/client", "servers/server"):
+        folder, prefix = kind.split("/")
+        found = {path.stem.removeprefix(prefix) for path in (FLCORE / folder).glob(f"{prefix}*.py")}
+        assert found - {"base"} == known
+
+
+def test_names_in_any_case_and_the_nearest_one():
+    assert registry.find("fedcpd").name == "FedCPD"
+    with pytest.raises(UsageError, match=r"Did you mean FedAvg\?.*Local, FedAvg, FedRep, FedCPD"):
+        registry.find("FedAvgg")
+
+
+def test_hooks_keep_the_contracts_signatures():
+    import inspect
+
+    for line in registry.ALGORITHMS:
+        module = line.server.split(":")[0].replace("servers.server", "clients.client")
+        client = next(
+            value
+            for name, value in vars(__import__(module, fromlist=["x"])).items()
+            if name.startswith("client") and inspect.isclass(value)
+        )
+        for name in (name for name in vars(client) if name.startswith("local_")):
+            assert isinstance(vars(client)[name], staticmethod)
+            ours, contract = (list(inspect.signature(getattr(c, name)).parameters) for c in (client, LocalRule))
+            assert ours == contract, (client, name)
