@@ -65,9 +65,10 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
     """All repeats (``-pv`` to ``-t``), each with its result files."""
     goal, model_name = args.goal, args.model
     settings = result_utils.run_settings(args, args.data_digest)
-    for args.repeat in range(args.prev, args.times):
+    for repeat in range(args.prev, args.times):
+        args.repeat = repeat
         files = result_utils.claim_run(
-            args.results_dir, args.dataset, args.algorithm, goal, args.repeat, settings, args.overwrite, args.reuse
+            args.results_dir, args.dataset, args.algorithm, goal, repeat, settings, args.overwrite, args.reuse
         )
         goal, args.result_path = files.goal, files.h5
         if files.reused:
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             if algorithm.head_split:
                 args.model = split_head(args.model)
             args.model.to(args.device)
-            server = server_class(args, args.repeat)
+            server = server_class(args, repeat)
             server.executor = EXECUTORS[args.executor]()
             size = sum(parameter.numel() for parameter in args.model.parameters())
             print(

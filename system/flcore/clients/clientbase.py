@@ -109,7 +109,7 @@ class Client(LocalRule):
         self.weights.module = module
 
     @property
-    def has_BatchNorm(self) -> bool:
+    def has_BatchNorm(self) -> bool:  # noqa: N802  (PFLlib's name)
         net = self.forward.net if self.has_rule() else self.model
         return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
 

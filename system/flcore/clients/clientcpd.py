@@ -8,8 +8,8 @@ L_fd pulls the feature and attention maps of f, fused from deep to shallow, to t
 the end of its previous participation; L_align and L_pcl use the global class prototypes of this round's download.
 After training the client uploads f and the mean embedding of each class it holds (line 18).
 
-No official code and no published values for the three weights exist. Read as follows (docs/fedcpd.md gives the reasons):
-* head and extractor train in blocks, one after the other, as in FedRep; with f fixed only CE has a gradient in the head;
+No official code and no published values for the three weights exist. Read as follows (reasons: docs/fedcpd.md):
+* head and extractor train one after the other, as in FedRep; with f fixed only CE has a gradient in the head;
 * L_fd is a mean over elements, summed over levels and both streams; attention and fusion modules are private, persist,
   and move with the extractor; the teacher's attention is a snapshot taken together with the teacher;
 * before a client has finished a round it has no teacher, and L_fd counts 0; before there are prototypes, L_align and

@@ -4,7 +4,7 @@ A rule is a set of static, pure functions on ``dict[str, Tensor]`` for ONE clien
 data-dependent Python branch (masks instead), so the same code runs in a plain loop and under ``torch.func.vmap``.
 `LocalRule.train` is the plain loop: the reference that every faster executor is tested against.
 
-This file imports torch only: it is also copied into PFLlib checkouts, where `LocalRule` is mixed into PFLlib's `Client`.
+This file imports torch only: it is also copied into PFLlib checkouts, where `LocalRule` is mixed into their `Client`.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class LocalRule:
         return self._data
 
     def receive(self, message: Tensors, current_round: int) -> None:
-        """Takes the server's message, which stays at hand as ``shared``; what is named like own parameters is merged."""
+        """Takes the server's message, at hand as ``shared`` from now on, and merges what is named like own weights."""
         self.round = current_round
         self.shared = message
         params = self.params

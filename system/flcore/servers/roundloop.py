@@ -3,7 +3,7 @@
 A message is a dict of tensors. Going down it holds the shared weights and whatever else the method broadcasts; coming
 up, the client's version of those weights and what its rule adds (`LocalRule.local_end`).
 
-This file imports torch only: it is also copied into PFLlib checkouts, where `RoundLoop` is mixed into PFLlib's `Server`.
+This file imports torch only: it is also copied into PFLlib checkouts, where `RoundLoop` is mixed into their `Server`.
 There PFLlib's own `send_models`, `receive_models` and `aggregate_parameters` come first in the method order, so a
 server that shall run in both places overrides these three with the helpers below.
 """
@@ -50,12 +50,13 @@ class RoundLoop:
     def train(self) -> None:
         """Trains for ``global_rounds`` rounds; the model after the last one is sent out and scored too."""
         self.Budget: list[float] = []
-        for self.current_round in self.rounds():
+        for current_round in self.rounds():
+            self.current_round = current_round
             started = time.time()
-            last = self.current_round == self.global_rounds
+            last = current_round == self.global_rounds
             self.selected_clients = self.select_clients()
             self.send_models()
-            if last or self.current_round % self.eval_gap == 0:
+            if last or current_round % self.eval_gap == 0:
                 self.score_download()
             if last or (self.auto_break and self.check_done(acc_lss=[self.rs_test_acc], top_cnt=self.top_cnt)):
                 break
@@ -133,16 +134,12 @@ class RoundLoop:
     def average_shared(self) -> None:
         """Replaces the shared weights by the weighted average of the uploads (McMahan et al. 2017, Algorithm 1)."""
         if sum(self.uploaded_weights) > 0:
-            names = [name for name in self.uploaded_models[0] if name.startswith(self.shares)]
-            names = [name for name in names if name in self.global_params]
-            self.global_params = {
-                **self.global_params,
-                **weighted_mean(names, self.uploaded_models, self.uploaded_weights),
-            }
+            average = weighted_mean(list(self.shared_weights()), self.uploaded_models, self.uploaded_weights)
+            self.global_params = {**self.global_params, **average}
 
 
 def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
-    """Weighted mean of the named tensors over messages; whole-number tensors (BatchNorm's counters) take the maximum."""
+    """Weighted mean of the named tensors over messages; whole numbers (BatchNorm's counters) take the maximum."""
     mean = {}
     for name in names:
         first, *others = (message[name] for message in messages)
@@ -156,7 +153,7 @@ def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float
 
 
 def message_bytes(message: Tensors) -> int:
-    """Bytes of a message. Of tensors named ``prototypes...`` (C, ...) beside ``counts`` (C,) only held classes count."""
+    """Bytes of a message. Of tensors ``prototypes...`` (C, ...) beside ``counts`` (C,) only the classes held go out."""
     total = 0
     for name, value in message.items():
         sent = value

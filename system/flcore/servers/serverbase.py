@@ -323,7 +323,7 @@ class Server(RoundLoop):
     def check_done(
         self, acc_lss: list[list[float]], top_cnt: int | None = None, div_value: float | None = None
     ) -> bool:
-        """True once every list has gone ``top_cnt`` evaluations without a new best or varies less than ``div_value``."""
+        """True once every list had no new best for ``top_cnt`` evaluations, or varies by less than ``div_value``."""
         for values in acc_lss:
             stale = top_cnt is not None and len(values) - 1 - int(np.argmax(values)) >= top_cnt
             window = values[-(top_cnt or len(values)) :]
@@ -338,7 +338,7 @@ class Server(RoundLoop):
     # ---- participants that join after training -----------------------------------------------------------------------
 
     def welcome_new_clients(self) -> None:
-        """New clients (``-nnc``): scored with the final download, and again after ``-ften`` rounds of local training."""
+        """New clients (``-nnc``): scored with the final download, and again after ``-ften`` local trainings."""
         self.set_new_clients(type(self.clients[0]))
         trained, self.clients = self.clients, self.new_clients
         self.send_models()

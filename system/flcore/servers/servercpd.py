@@ -61,13 +61,11 @@ class FedCPD(Server, RoundLoop):
     def add_args(parser: argparse.ArgumentParser) -> None:
         """The flags that PFLlib lacks."""
         group = parser.add_argument_group("FedCPD")
-        group.add_argument("--cpd_fd", type=weight, default=1.0, help="weight of the feature distillation; 0: off")
         group.add_argument(
-            "--cpd_align", type=weight, default=1.0, help="alpha, weight of the prototype alignment; 0: off"
+            "--cpd_fd", type=weight, default=1.0, help="weight of the feature distillation; 0 switches a part off"
         )
-        group.add_argument(
-            "--cpd_contrast", type=weight, default=1.0, help="beta, weight of the prototype contrast; 0: off"
-        )
+        group.add_argument("--cpd_align", type=weight, default=1.0, help="weight alpha of the prototype alignment")
+        group.add_argument("--cpd_contrast", type=weight, default=1.0, help="weight beta of the prototype contrast")
         group.add_argument("--cpd_tau", type=positive(float), default=0.1, help="temperature of the prototype contrast")
         group.add_argument("--cpd_width", type=positive(int), default=64, help="channels of the cross-layer fusion")
         group.add_argument("--cpd_reduction", type=positive(int), default=16, help="CBAM's channel reduction")
