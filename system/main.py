@@ -98,8 +98,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
         finally:
             files.finish(status)
         print(f"results: {files.h5}")
-    if args.times - args.prev > 1:
-        result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
+    result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -256,7 +256,8 @@ def generate_dataset(dir_path, num_clients, niid, balance, partition):
     labels = np.random.randint(0, 5, 400)
     X, y, statistic = separate_data((images, labels), num_clients, 5, niid, balance, partition, class_per_client=2)
     train_data, test_data = split_data(X, y)
-    save_file(config_path, train_path, test_path, train_data, test_data, num_clients, 5, statistic, niid, balance, partition)
+    save_file(config_path, train_path, test_path, train_data, test_data, num_clients, 5,
+        statistic, niid, balance, partition)
 
 if __name__ == "__main__":
     niid = sys.argv[1] == "noniid"
@@ -270,26 +271,25 @@ def test_a_generator_in_pfllibs_style_runs(tmp_path):
     for folder in ("system/utils", "dataset/utils"):
         shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "dataset" / "generate_Made.py").write_text(PFLLIB_STYLE)
-    for words in (["noniid", "-", "dir"], ["iid", "-", "-"]):
-        made = run("generate_Made.py", *words, cwd=tmp_path / "dataset")
-        assert made.returncode == 0, made.stderr
-        config = config_of(tmp_path / "dataset" / "Made")
-        assert config["num_clients"] == 4 and config["non_iid"] == (words[0] == "noniid")
-        sizes = [sum(n for _, n in own) for own in config["Size of samples for labels in clients"]]
-        assert sum(sizes) == 400
-        files = tmp_path / "dataset" / "Made" / "train"
-        trained = [len(np.load(files / f"{i}.npz", allow_pickle=True)["data"].item()["y"]) for i in range(4)]
-        assert trained == [size * 3 // 4 for size in sizes]
-    assert "already there" in run("generate_Made.py", *words, cwd=tmp_path / "dataset").stdout
+    command = "generate_Made.py", "noniid", "-", "dir"
+    made = run(*command, cwd=tmp_path / "dataset")
+    assert made.returncode == 0, made.stderr
+    config = config_of(tmp_path / "dataset" / "Made")
+    assert config["num_clients"] == 4 and config["non_iid"] and "seed" not in config
+    sizes = [sum(n for _, n in own) for own in config["Size of samples for labels in clients"]]
+    files = tmp_path / "dataset" / "Made" / "train"
+    trained = [len(np.load(files / f"{i}.npz", allow_pickle=True)["data"].item()["y"]) for i in range(4)]
+    assert sum(sizes) == 400 and trained == [size * 3 // 4 for size in sizes]
+    assert "already there" in run(*command, cwd=tmp_path / "dataset").stdout
 
 
+@pytest.mark.slow
 def test_cifar100_from_an_npz(tmp_path):
     folder = REPO.parent / "shared" / "data"
     if not (folder / "make_npz.py").is_file():
         pytest.skip("needs the CIFAR-100 images beside the repository")
     assert run(folder / "make_npz.py", "cifar100", tmp_path / "c.npz").returncode == 0
     flags = ["--source", tmp_path / "c.npz", "--fraction", 0.2, "--out", tmp_path / "Cifar100"]
-    # PFLlib's defaults but for unpacked speed: one class of images is enough to see the count
     made = run(REPO / "dataset" / "generate_Cifar100.py", "noniid", "-", "dir", *flags)
     assert made.returncode == 0 and "12000 images in 20 clients (dir)" in made.stdout, made.stderr
     counts = plot_partition.read_counts(tmp_path / "Cifar100" / "config.json")

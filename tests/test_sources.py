@@ -187,7 +187,7 @@ def test_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, torchvisio
 
     torchvision.fetch = fail
     with pytest.raises(RunError) as error:
-        load("Cifar10", None, tmp_path / "rawdata")
+        load("Cifar10", None, tmp_path / "Cifar10" / "rawdata")
     for needed in (
         "example.org",
         "refused",
@@ -198,7 +198,7 @@ def test_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, torchvisio
         "generate_Digits.py",
     ):
         assert needed in str(error.value)
-    assert not (tmp_path / "rawdata").exists()
+    assert not (tmp_path / "Cifar10").exists()
 
 
 def test_torchvision_knows_these_names():

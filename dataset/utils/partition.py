@@ -111,10 +111,9 @@ def draw_pathological(
     num_classes = len(sizes)
     counts = np.zeros((num_clients, num_classes), int)
     room = np.full(num_clients, class_per_client)
+    places = num_clients * class_per_client
     for c, size in enumerate(sizes):
-        slots = (
-            c + 1
-        ) * num_clients * class_per_client // num_classes - c * num_clients * class_per_client // num_classes
+        slots = (c + 1) * places // num_classes - c * places // num_classes
         takers = np.flatnonzero(room)[:slots]
         room[takers] -= 1
         share = size / len(takers)

@@ -121,8 +121,9 @@ def _download(name: str, rawdir: Path) -> None:
         _remove_empty(rawdir)
 
 
-def _remove_empty(folder: Path) -> None:
-    """Removes `folder` and the folders below as far as they are empty: a failed download leaves nothing behind."""
-    for inner in [*sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True), folder]:
-        if not any(inner.iterdir()):
-            inner.rmdir()
+def _remove_empty(rawdir: Path) -> None:
+    """Removes `rawdir`, the folders below and the one above as far as they are empty: a failure leaves nothing."""
+    below = sorted((path for path in rawdir.rglob("*") if path.is_dir()), reverse=True)
+    for folder in [*below, rawdir, rawdir.parent]:
+        if not any(folder.iterdir()):
+            folder.rmdir()

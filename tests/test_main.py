@@ -1,0 +1,110 @@
+"""The command line, as a user types it: exit codes, messages, result files."""
+
+import json
+import subprocess
+import sys
+
+import h5py
+import pytest
+from conftest import REPO, write_dataset
+
+
+@pytest.fixture
+def run(data_root, tmp_path):
+    def call(*flags, data="Tiny", root=data_root):
+        command = [sys.executable, "main.py", "-data", data, "--data_dir", root, "--results_dir", tmp_path, "-gr", "2"]
+        command = [str(word) for word in (*command, "-dev", "cpu", *flags)]
+        return subprocess.run(command, cwd=REPO / "system", capture_output=True, text=True, timeout=120)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("-algo", "FedAvgg"), ["no such algorithm", "FedAvg?", "FedCPD"]),
+        (("-m", "CNNN"), ["no such model", "CNN"]),
+        (("-ncl", "5"), ["-ncl 5", "4 classes"]),
+        (("-jr", "5"), ["-jr", "at most 1"]),
+        (("-gr", "-1"), ["-gr"]),
+        (("-ld", "flase"), ["True or False"]),
+        (("-nc", "9"), ["Tiny", "4"]),
+        (("-nnc", "4"), ["-nnc 4"]),
+        (("-dev", "cuda:7"), ["no CUDA device"]),
+        (("-algo", "FedCPD", "--cpd_tau", "0"), ["--cpd_tau", "above 0"]),
+        (("-algo", "FedCPD", "--cpd_fd", "-1"), ["--cpd_fd", "at least 0"]),
+        (("-algo", "FedCPD", "--cpd_fd", "nan"), ["--cpd_fd"]),
+    ],
+)
+def test_a_mistake_exits_with_2_and_says_what_is_wrong(run, flags, words):
+    done = run(*flags)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_an_unknown_data_set_is_refused_with_a_hint(run):
+    done = run(data="NoSuch")
+    assert done.returncode == 2 and "NoSuch" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_leaves_its_results_and_what_made_them(run, tmp_path):
+    done = run("-algo", "fedcpd", "-lam", "3", "-tsr", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert "has no effect on FedCPD" in done.stdout and "no effect yet" in done.stdout
+    assert "Best accuracy." in done.stdout and "Average time cost per round." in done.stdout
+    with h5py.File(tmp_path / "Tiny_FedCPD_test_0.h5") as file:
+        assert len(file["rs_test_acc"]) == len(file["rs_test_auc"]) == 3
+    info = json.loads((tmp_path / "Tiny_FedCPD_test_0.run.json").read_text())
+    assert info["status"] == "finished" and info["arguments"]["seed"] == 0 and info["wall_time_s"] > 0
+    assert info["versions"]["torch"] and info["settings"]["data_digest"]
+
+
+def test_other_settings_never_overwrite_and_repeats_get_a_number_each(run, tmp_path):
+    assert run("-t", "2").returncode == 0
+    first = (tmp_path / "Tiny_FedAvg_test_0.h5").read_bytes()
+    assert run("-lr", "0.1").returncode == 0
+    assert (tmp_path / "Tiny_FedAvg_test_0.h5").read_bytes() == first
+    names = {path.name.split("_test")[1] for path in tmp_path.glob("*.h5")}
+    assert {"_0.h5", "_1.h5"} < names and len(names) == 3
+    with h5py.File(tmp_path / "Tiny_FedAvg_test_0.h5") as one, h5py.File(tmp_path / "Tiny_FedAvg_test_1.h5") as two:
+        assert one["rs_train_loss"][0] != two["rs_train_loss"][0]  # another initial model and other batches
+
+
+def test_repeats_end_with_pfllibs_summary(run):
+    done = run("-t", "2")
+    assert "std for best accuracy" in done.stdout and "mean for best accuracy" in done.stdout
+
+
+def test_number_of_clients_and_classes_come_from_the_data_set(run):
+    assert "4 clients" in run("-gr", "0").stdout
+
+
+def test_broken_data_names_the_file(run, tmp_path):
+    root = tmp_path / "broken"
+    folder = write_dataset(root)
+    (folder / "train" / "2.npz").write_bytes(b"not a zip")
+    done = run(root=root)
+    assert done.returncode == 2 and "2.npz" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_fedcpd_on_digits_gives_the_same_curve_again(run, tmp_path):
+    """The embedded data set is made on the way, since it is not there yet."""
+    root = tmp_path / "data"
+    root.mkdir()
+    flags = ("-algo", "FedCPD", "-gr", "4")
+    for goal in ("first", "second"):
+        done = run(*flags, "-go", goal, data="Digits", root=root)
+        assert done.returncode == 0, done.stderr
+    other = run(*flags, "-go", "other", "-sd", "1", data="Digits", root=root)
+    assert other.returncode == 0, other.stderr
+    curves = {}
+    for goal in ("first", "second", "other"):
+        with h5py.File(next(tmp_path.glob(f"Digits_FedCPD_{goal}*.h5"))) as file:
+            curves[goal] = {
+                name: file[name][:].tolist() for name in ("rs_test_acc", "rs_train_loss", "rs_test_acc_after")
+            }
+    assert curves["first"] == curves["second"] != curves["other"]
+    assert curves["first"]["rs_train_loss"][-1] < 4 and curves["first"]["rs_test_acc"][-1] > 0.2
