@@ -38,6 +38,9 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
     if server.uses is not None:
         for note in describe_ignored(args, {*server.uses, *own_flags[algorithm.name]}):
             print(note)
+        for name, value in server.uses.items():
+            if name not in args.given:
+                setattr(args, name, value)
     return args, algorithm, server
 
 

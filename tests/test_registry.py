@@ -49,3 +49,12 @@ def test_hooks_keep_the_contracts_signatures():
             assert isinstance(vars(client)[name], staticmethod)
             ours, contract = (list(inspect.signature(getattr(c, name)).parameters) for c in (client, LocalRule))
             assert ours == contract, (client, name)
+
+
+def test_a_methods_own_default_holds_until_the_flag_is_typed(monkeypatch, make_server):
+    from flcore.servers.serverrep import FedRep
+
+    monkeypatch.setattr(FedRep, "uses", {"plocal_epochs": 4})
+    assert make_server("FedRep").args.plocal_epochs == 4
+    assert make_server("FedRep", "-pls", "1").args.plocal_epochs == 1
+    assert make_server("FedAvg").args.plocal_epochs == 1

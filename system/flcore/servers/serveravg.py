@@ -5,7 +5,7 @@ from flcore.servers.serverbase import Server
 
 
 class FedAvg(Server):
-    uses = ()
+    uses = {}
 
     def __init__(self, args, times):
         super().__init__(args, times)

@@ -33,7 +33,8 @@ class Server(RoundLoop):
         times: index of the repeat (``-t``).
     """
 
-    uses: tuple[str, ...] | None = None  # algorithm-specific PFLlib flags that have an effect; None: not declared
+    # PFLlib's algorithm-specific flags that have an effect, each with this method's default; None: not declared
+    uses: dict[str, Any] | None = None
 
     def __init__(self, args: Any, times: int) -> None:
         self.args, self.times = args, times

@@ -19,7 +19,7 @@ from flcore.trainmodel.models import BaseHeadSplit
 
 class FedCPD(Server, RoundLoop):
     shares = ("base.",)
-    uses = ("plocal_epochs",)
+    uses = {"plocal_epochs": 1}
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

@@ -6,7 +6,7 @@ from flcore.servers.serverbase import Server
 
 class Local(Server):
     shares = ()
-    uses = ()
+    uses = {}
 
     def __init__(self, args, times):
         super().__init__(args, times)

@@ -6,7 +6,7 @@ from flcore.servers.serverbase import Server
 
 class FedRep(Server):
     shares = ("base.",)
-    uses = ("plocal_epochs",)
+    uses = {"plocal_epochs": 1}
 
     def __init__(self, args, times):
         super().__init__(args, times)
