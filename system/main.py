@@ -25,18 +25,15 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
     """The checked arguments, the algorithm's registry line and its server class."""
     parser = make_parser(executors=("auto", *EXECUTORS))
     servers = {algorithm.name: registry.server_class(algorithm) for algorithm in registry.ALGORITHMS}
-    own_flags: dict[str, set[str]] = {}
-    for name, server in servers.items():
-        before = {action.dest for action in parser._actions}
+    for server in servers.values():
         if hasattr(server, "add_args"):
             server.add_args(parser)
-        own_flags[name] = {action.dest for action in parser._actions} - before
     args = parse(parser, argv)
     algorithm = registry.find(args.algorithm)
     args.algorithm = algorithm.name
     server = servers[algorithm.name]
     if server.uses is not None:
-        for note in describe_ignored(args, {*server.uses, *own_flags[algorithm.name]}):
+        for note in describe_ignored(args, {*server.uses, *registry.own_flags(server)}):
             print(note)
         for name, value in server.uses.items():
             if name not in args.given:
@@ -106,8 +103,12 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
 
 def main(argv: list[str] | None = None) -> int:
     started = time.time()
+    argv = sys.argv[1:] if argv is None else argv
+    if "--list" in argv or argv[:2] == ["-algo", "help"]:
+        print(registry.table())
+        return 0
     try:
-        args, algorithm, server_class = read_arguments(sys.argv[1:] if argv is None else argv)
+        args, algorithm, server_class = read_arguments(argv)
         args.device = resolve_device(args)
         if args.executor == "auto":
             args.executor = "threads" if args.device.type == "cpu" else "loop"

@@ -58,3 +58,12 @@ def test_a_methods_own_default_holds_until_the_flag_is_typed(monkeypatch, make_s
     assert make_server("FedRep").args.plocal_epochs == 4
     assert make_server("FedRep", "-pls", "1").args.plocal_epochs == 1
     assert make_server("FedAvg").args.plocal_epochs == 1
+
+
+def test_the_list_of_algorithms_is_the_documented_one(capsys):
+    import main
+
+    assert main.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.strip() in (REPO / "docs" / "algorithms.md").read_text(), "python scripts/write_docs.py rewrites it"
+    assert "| FedCPD |" in printed and "--cpd_tau 0.1" in printed

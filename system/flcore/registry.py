@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib
 from typing import Any, NamedTuple
@@ -37,3 +38,22 @@ def find(name: str) -> Algorithm:
 def server_class(algorithm: Algorithm) -> Any:
     module, name = algorithm.server.split(":")
     return getattr(importlib.import_module(module), name)
+
+
+def own_flags(server: Any) -> dict[str, Any]:
+    """The flags that a method brings along, each with its default."""
+    parser = argparse.ArgumentParser(add_help=False)
+    if hasattr(server, "add_args"):
+        server.add_args(parser)
+    return {action.dest: action.default for action in parser._actions}
+
+
+def table() -> str:
+    """All algorithms as a Markdown table: what `main.py --list` prints and docs/algorithms.md holds."""
+    rows = ["| -algo | paper | travels | stays at the client | flags and defaults |", "|---|---|---|---|---|"]
+    for algorithm in ALGORITHMS:
+        server = server_class(algorithm)
+        flags = {**(server.uses or {}), **own_flags(server)}
+        listed = ", ".join(f"`--{name} {value}`" for name, value in flags.items()) or "-"
+        rows.append(f"| {algorithm.name} | {algorithm.paper} | {server.sends} | {server.keeps} | {listed} |")
+    return "\n".join(rows)

@@ -35,6 +35,8 @@ class Server(RoundLoop):
 
     # PFLlib's algorithm-specific flags that have an effect, each with this method's default; None: not declared
     uses: dict[str, Any] | None = None
+    sends = "all weights"  # in words, for the list of algorithms: what travels,
+    keeps = "-"  # and what a client keeps from round to round
 
     def __init__(self, args: Any, times: int) -> None:
         self.args, self.times = args, times

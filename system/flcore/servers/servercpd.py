@@ -20,6 +20,8 @@ from flcore.trainmodel.models import BaseHeadSplit
 class FedCPD(Server, RoundLoop):
     shares = ("base.",)
     uses = {"plocal_epochs": 1}
+    sends = "extractor, class prototypes"
+    keeps = "head, attention and fusion modules, previous extractor"
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

@@ -7,6 +7,8 @@ from flcore.servers.serverbase import Server
 class Local(Server):
     shares = ()
     uses = {}
+    sends = "nothing"
+    keeps = "all weights"
 
     def __init__(self, args, times):
         super().__init__(args, times)

@@ -7,6 +7,8 @@ from flcore.servers.serverbase import Server
 class FedRep(Server):
     shares = ("base.",)
     uses = {"plocal_epochs": 1}
+    sends = "extractor"
+    keeps = "head"
 
     def __init__(self, args, times):
         super().__init__(args, times)

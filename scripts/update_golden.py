@@ -1,0 +1,45 @@
+"""Rewrites golden curves (tests/golden/<algorithm>.txt), with a line in the CHANGELOG that says why.
+
+python scripts/update_golden.py FedCPD --because "prototypes are averaged by counts"
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPO / "tests"), str(REPO / "system")]
+
+HEADING = "## Unreleased\n\n"
+
+
+def main() -> int:
+    from flcore.registry import find
+    from golden.curve import curve, golden_file, written
+    from utils.errors import UsageError
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("algorithms", nargs="+", help="names as for -algo")
+    parser.add_argument("--because", required=True, help="what changed the curves, for the CHANGELOG")
+    args = parser.parse_args()
+    try:
+        names = [find(name).name for name in args.algorithms]
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    changed = []
+    for name in names:
+        text, path = written(curve(name)), golden_file(name)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            changed.append(name)
+    if changed:
+        changelog = REPO / "CHANGELOG.md"
+        line = f"* Golden curves of {', '.join(changed)}: {args.because}\n"
+        changelog.write_text(changelog.read_text().replace(HEADING, HEADING + line, 1))
+    print(f"changed: {', '.join(changed) or 'none'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
