@@ -14,8 +14,9 @@ HEADING = "## Unreleased\n\n"
 
 
 def main() -> int:
-    from flcore.registry import find
     from golden.curve import curve, golden_file, written
+
+    from flcore.registry import find
     from utils.errors import UsageError
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -97,6 +97,8 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             raise
         finally:
             files.finish(status)
+            if status == "failed" and not files.h5.exists():  # nothing to describe
+                files.json.unlink()
         print(f"results: {files.h5}")
     result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
 

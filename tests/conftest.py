@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,23 @@ def data_root(tmp_path_factory):
     return root
 
 
+def write_generator(file):
+    """For FedKTL: latent vectors of six numbers -> grey images of 8 x 8, as TorchScript."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.Tanh(), torch.nn.Unflatten(1, (1, 8, 8)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
+        torch.jit.trace(net, torch.zeros(1, 6)).save(str(file))
+    return file
+
+
+@pytest.fixture(scope="session")
+def generator_file(tmp_path_factory):
+    return write_generator(tmp_path_factory.mktemp("generator") / "tiny.pt")
+
+
 @pytest.fixture
-def make_server(data_root, monkeypatch):
+def make_server(data_root, generator_file, monkeypatch):
     """``make_server("FedCPD", "-gr", "2", dataset="Tiny", executor=...)`` -> a server ready to train."""
     import main
     from flcore.executors.loop import LoopExecutor
@@ -67,8 +83,9 @@ def make_server(data_root, monkeypatch):
     torch.set_num_threads(1)
 
     def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN"):
+        needs = ["--generator", str(generator_file), "-nd", "6"] if algorithm == "FedKTL" else []
         args, line, server_class = main.read_arguments(
-            ["-algo", algorithm, "-data", dataset, "-gr", "3", "--data_dir", str(data_root), *flags]
+            ["-algo", algorithm, "-data", dataset, "-gr", "3", "--data_dir", str(data_root), *needs, *flags]
         )
         args.device, args.repeat = torch.device("cpu"), 0
         main.use_data(args)

@@ -1,4 +1,4 @@
-"""Identical unless declared: the curves of five rounds only change with scripts/update_golden.py and a CHANGELOG line."""
+"""Identical unless declared: curves of five rounds change by scripts/update_golden.py alone, with a CHANGELOG line."""
 
 import subprocess
 import sys
@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 from conftest import REPO
-from flcore.registry import ALGORITHMS
 from golden.curve import curve, golden_file
+
+from flcore.registry import ALGORITHMS
 
 
 @pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])

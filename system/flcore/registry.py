@@ -20,7 +20,23 @@ class Algorithm(NamedTuple):
 ALGORITHMS = [
     Algorithm("Local", "flcore.servers.serverlocal:Local", True, "no communication"),
     Algorithm("FedAvg", "flcore.servers.serveravg:FedAvg", True, "McMahan et al., AISTATS 2017"),
+    Algorithm("FedProx", "flcore.servers.serverprox:FedProx", True, "Li et al., MLSys 2020"),
+    Algorithm("FedPer", "flcore.servers.serverper:FedPer", True, "Arivazhagan et al., arXiv 2019"),
     Algorithm("FedRep", "flcore.servers.serverrep:FedRep", True, "Collins et al., ICML 2021"),
+    Algorithm("FedProto", "flcore.servers.serverproto:FedProto", True, "Tan et al., AAAI 2022"),
+    Algorithm("FedGH", "flcore.servers.servergh:FedGH", True, "Yi et al., ACM MM 2023"),
+    Algorithm("FedALA", "flcore.servers.serverala:FedALA", True, "Zhang et al., AAAI 2023"),
+    Algorithm("FedPA", "flcore.servers.serverpa:FedPA", True, "Jiang et al., TDSC 2024"),
+    Algorithm("FedProc", "flcore.servers.serverproc:FedProc", True, "Mu et al., FGCS 2023"),
+    Algorithm("FedCRL", "flcore.servers.servercrl:FedCRL", True, "Huang et al., 2024, reconstructed from the abstract"),
+    Algorithm("FedTGP", "flcore.servers.servertgp:FedTGP", True, "Zhang et al., AAAI 2024"),
+    Algorithm("FedHKD", "flcore.servers.serverhkd:FedHKD", True, "Chen et al., ICLR 2023"),
+    Algorithm("FedKTL", "flcore.servers.serverktl:FedKTL", True, "Zhang et al., CVPR 2024"),
+    Algorithm("MOON", "flcore.servers.servermoon:MOON", True, "Li et al., CVPR 2021"),
+    Algorithm("Ditto", "flcore.servers.serverditto:Ditto", True, "Li et al., ICML 2021"),
+    Algorithm("FedCP", "flcore.servers.servercp:FedCP", True, "Zhang et al., KDD 2023"),
+    Algorithm("GPFL", "flcore.servers.servergpfl:GPFL", True, "Zhang et al., ICCV 2023"),
+    Algorithm("FedDBE", "flcore.servers.serverdbe:FedDBE", True, "Zhang et al., NeurIPS 2023"),
     Algorithm("FedCPD", "flcore.servers.servercpd:FedCPD", True, "Jin et al., IJCAI 2025"),
 ]
 

@@ -10,14 +10,13 @@ REPO = Path(__file__).resolve().parents[2]
 for folder in ("system", "dataset", "tests"):
     sys.path.insert(0, str(REPO / folder))
 
+from conftest import write_dataset, write_generator  # noqa: E402
+
 import main  # noqa: E402
-from conftest import write_dataset  # noqa: E402
 from flcore.executors.loop import LoopExecutor  # noqa: E402
 from flcore.trainmodel.build import build_model, split_head  # noqa: E402
 from utils import data_utils  # noqa: E402
 from utils.seeds import seed_everything  # noqa: E402
-
-FLAGS = {"FedKTL": ("--generator", str(Path(__file__).with_name("generator.pt")))}
 
 
 def curve(algorithm: str) -> list[list[float]]:
@@ -33,7 +32,9 @@ def curve(algorithm: str) -> list[list[float]]:
 def _curve(algorithm: str, folder: str) -> list[list[float]]:
     write_dataset(Path(folder), "Golden", labels=[[0, 1], [1], [2, 0], [0, 1, 2]], train=(23, 14, 7, 31))
     flags = ["-algo", algorithm, "-data", "Golden", "-gr", "5", "-jr", "0.75", "--data_dir", folder]
-    args, _, server_class = main.read_arguments([*flags, *FLAGS.get(algorithm, ())])
+    if algorithm == "FedKTL":
+        flags += ["--generator", str(write_generator(Path(folder) / "generator.pt")), "-nd", "6"]
+    args, _, server_class = main.read_arguments(flags)
     args.device, args.repeat = torch.device("cpu"), 0
     main.use_data(args)
     torch.set_num_threads(1)

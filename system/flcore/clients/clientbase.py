@@ -139,6 +139,9 @@ class Client(LocalRule):
         generator = torch_generator(self.args.seed, *key)
         return Batches(self.data, batch_size or self.batch_size, generator, smallest=2 if self.has_BatchNorm else 1)
 
+    def draws(self) -> torch.Generator:
+        return torch_generator(self.args.seed, self.args.repeat, self.round, self.id, "draw")
+
     def load_test_data(self, batch_size: int | None = None) -> Batches:
         return Batches(self.tensors(is_train=False), batch_size or PASS_BATCH)
 

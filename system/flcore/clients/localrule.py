@@ -10,7 +10,7 @@ This file imports torch only: it is also copied into PFLlib checkouts, where `Lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ class Phase(NamedTuple):
     epochs: int
     moves: tuple[str, ...] = ("",)  # prefixes of parameter names
     loss: Callable[..., Tensor] | None = None  # None: the rule's own `local_loss`
+    steps: int | None = None  # so many mini-batches instead, in as many passes as they take
 
 
 class Forward:
@@ -152,7 +153,8 @@ class LocalRule:
     Names shared by all hooks: ``forward`` (see `Forward`), ``params`` this client's parameters and buffers, ``data``
     all its training samples (x, y), ``shared`` this round's message from the server, the same for everybody (global
     weights under their parameter names, and whatever else the method sends), ``state`` this client's own tensors from
-    earlier rounds, ``hp`` the hyper-parameters as plain numbers. All are read-only.
+    earlier rounds, ``hp`` the hyper-parameters as plain numbers, while training also ``round`` and the decayed ``lr``.
+    All are read-only.
     """
 
     stackable = True  # False: a rule that cannot run under vmap, such as a loop until convergence
@@ -209,6 +211,14 @@ class LocalRule:
     def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: HyperParameters) -> Tensors:
         """Correction of the gradients before the step."""
         return grads
+
+    @staticmethod
+    def local_draw(generator: Any, forward: Forward, size: int, hp: HyperParameters) -> Tensors:
+        """Random numbers for one step on a batch of ``size`` samples; `local_loss` finds them in ``state``. Here none.
+
+        Drawn on the CPU from the client's own ``generator`` of this round (`draws`), outside the differentiated part.
+        """
+        return {}
 
     @staticmethod
     def local_end(
@@ -283,24 +293,32 @@ class LocalRule:
     def train(self) -> None:
         """One round of local training: the rule's plan, batch by batch."""
         started = time.time()
-        hp = {**self.hp, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
+        hp = {**self.hp, "round": self.round, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
         params = {name: value.clone() for name, value in self.params.items()}
-        batches = self.load_train_data()
+        batches, draws = self.load_train_data(), self.draws()
         for phase in self.local_plan(hp):
-            self.train_loss = self._run(phase, params, batches, hp)
+            self.train_loss = self._run(phase, params, batches, draws, hp)
         self.state, self.upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
         self.params = params
         self.train_time_cost["num_rounds"] += 1
         self.train_time_cost["total_cost"] += time.time() - started
 
-    def _run(self, phase: Phase, params: Tensors, batches: Iterable[Data], hp: HyperParameters) -> tuple[float, int]:
+    def draws(self) -> torch.Generator | None:
+        """The generator of this round's `local_draw`; a host of rules that draw overrides it."""
+        return None
+
+    def _run(
+        self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: HyperParameters
+    ) -> tuple[float, int]:
         """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""
         loss_of = phase.loss or self.local_loss
         moving = {name: params[name].requires_grad_() for name in self.trainable if name.startswith(phase.moves)}
         self.forward.set_training(phase.moves)
         total, count = torch.zeros((), device=self.device), 0
-        for x, y in self._epochs(batches, phase.epochs):
-            loss = loss_of(self.forward, params, x, y, self.shared, self.state, hp)
+        for x, y in self._steps(batches, phase):
+            drawn = self.local_draw(draws, self.forward, len(y), hp)
+            state = {**self.state, **{name: value.to(self.device) for name, value in drawn.items()}}
+            loss = loss_of(self.forward, params, x, y, self.shared, state, hp)
             found = torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
             grads = {
                 name: torch.zeros_like(value) if grad is None else grad
@@ -316,7 +334,12 @@ class LocalRule:
             value.requires_grad_(False)
         return total.item(), count
 
-    def _epochs(self, batches: Iterable[Data], epochs: int) -> Iterator[Data]:
-        for _ in range(epochs):
+    def _steps(self, batches: Any, phase: Phase) -> Iterator[Data]:
+        passes = phase.epochs if phase.steps is None else -(-phase.steps // max(len(batches), 1))
+        taken = 0
+        for _ in range(passes):
             for x, y in batches:
+                if taken == phase.steps:
+                    return
                 yield x.to(self.device), y.to(self.device)
+                taken += 1

@@ -37,6 +37,7 @@ class Server(RoundLoop):
     uses: dict[str, Any] | None = None
     sends = "all weights"  # in words, for the list of algorithms: what travels,
     keeps = "-"  # and what a client keeps from round to round
+    reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
         self.args, self.times = args, times

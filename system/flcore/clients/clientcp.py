@@ -1,0 +1,94 @@
+"""FedCP, client half. Zhang, Hua, Wang, Song, Xue, Ma, Guan, KDD 2023, "FedCP: Separating Feature Information for
+Personalized Federated Learning via Conditional Policy".
+
+A policy network ("cpn") splits each feature of a sample in a personal share r and a global share s = 1 - r:
+
+    (r, s) = Gumbel-softmax of cpn(z * v), temperature 1, soft;  logits = h_p(z * r) + h_g(z * s)
+    loss = CE + lam * MMD^2(z, f_g(x)), kernel sum over a in 10, 15, 20, 50 of exp(-distance^2 / (2 a))
+
+h_p is the personal head; h_g and f_g are head and extractor as received this round, frozen (f_g in evaluation mode). v
+is the column sum of h_p's weights, scaled to length 1. Extractor, h_p and cpn train together. Up go the extractor, the
+mixed head (h_p + h_g) / 2 and cpn. Read from the released code.
+
+Differences from it: v is taken once, from the initial head. That code takes it anew every round, to the same end: the
+gradients of a cross-entropy cancel over the classes, so that the column sums never move. All clients get head and cpn,
+not participants alone, so that absent ones are not scored with parts of different rounds. Gumbel noise acts in
+training only, keyed by (seed, repeat, round, client): the released code draws it in evaluation as well, so that scores
+change from one call to the next. Here evaluation leaves it out; the share is then the median of what training draws,
+because the difference of two Gumbel numbers is symmetric around 0.
+lam 5: the authors'; PFLlib's default is 1.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+from flcore.trainmodel.cpd import COSINE_EPS
+
+BANDWIDTHS = (10, 15, 20, 50)
+
+
+class clientCP(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "lam": args.lamda}
+
+    @staticmethod
+    def local_modules(forward, hp):
+        size = forward.net.head.in_features
+        return {"cpn": nn.Sequential(nn.Linear(size, 2 * size), nn.LayerNorm(2 * size), nn.ReLU())}
+
+    @staticmethod
+    def local_init(params, hp):
+        return context(params)
+
+    @staticmethod
+    def local_begin(forward, params, received, data, shared, state, hp):
+        return {**params, **{name: value for name, value in received.items() if not name.startswith("head.")}}
+
+    @staticmethod
+    def local_draw(generator, forward, size, hp):
+        shape = (size, 2, forward.net.head.in_features)
+        return {"gumbel": -torch.empty(shape).exponential_(generator=generator).log()}
+
+    @staticmethod
+    def local_loss(forward, params, x, y, shared, state, hp):
+        z, _ = forward.features(params, x)
+        reference, _ = forward.features(shared, x, frozen=True)
+        loss = F.cross_entropy(split_logits(forward, params, z, shared, state, state["gumbel"]), y)
+        return loss + hp["lam"] * squared_mmd(z, reference)
+
+    @staticmethod
+    def local_end(forward, params, data, shared, state, hp):
+        mixed = {name: (params[name] + value) / 2 for name, value in shared.items() if name.startswith("head.")}
+        return state, mixed
+
+    @staticmethod
+    def local_predict(forward, params, x, shared, state, hp):
+        return split_logits(forward, params, forward.features(params, x)[0], shared, state, 0.0)
+
+
+def context(params):
+    """v: what the personal head reads of each feature, summed over the classes, at length 1."""
+    return {"context": F.normalize(params["head.weight"].sum(0), dim=0, eps=COSINE_EPS)}
+
+
+def split_logits(forward, params, z, shared, state, noise):
+    """h_p(z * r) + h_g(z * s) for features z (B, K) and Gumbel noise (B, 2, K)."""
+    scores = forward.call("cpn", params, z * state["context"]).unflatten(1, (2, -1))
+    r, s = (scores + noise).softmax(1).unbind(1)
+    return forward.call("head", params, z * r) + forward.call("head", shared, z * s)
+
+
+def squared_mmd(a, b):
+    """Squared maximum mean discrepancy of two batches (B, K) and (B', K) -> scalar of at least 0 up to rounding.
+
+    The biased estimate: pairs of a sample with itself count, so that a batch of one sample works.
+    """
+
+    def kernel(u, v):
+        squares = (u.square().sum(1)[:, None] + v.square().sum(1) - 2 * u @ v.T).clamp_min(0)
+        return torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0).mean()
+
+    return kernel(a, a) + kernel(b, b) - 2 * kernel(a, b)

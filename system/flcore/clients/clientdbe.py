@@ -1,0 +1,80 @@
+"""FedDBE, client half. Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, NeurIPS 2023, "Eliminating Domain Bias for Federated
+Learning in Representation Space" (the domain bias eliminator, DBE).
+
+FedAvg with two parts, K the size of the features:
+* personalised representation bias memory: logits h(f(x) + v_i) with a trainable v_i in R^K that starts at 0, stays at
+  the client and trains along;
+* mean regularisation: CE + kappa * mean over the K elements of 1/2 * (m_i - m)^2. m_i is a running mean of f(x) over
+  the batches of this round, with gradient through the present batch; m is the clients' consensus, agreed once before
+  the first round (see servers/serverdbe.py).
+
+Differences from the released code: m_i is divided by the total weight of its batches, since a running mean that starts
+from 0 is too small for momentum < 1 (at momentum 1, the authors' value, both are the batch's mean); the consensus is
+made of exact means over all samples, not of the last batches while training, which serves clients below one batch too.
+kappa (-klw) 50 and momentum (-mo) 1: the authors' for the CNN; PFLlib's default of kappa, 0, has no regulariser.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+
+
+class Bias(nn.Module):
+    """v_i, and the running mean of the features: z (B, K) -> z + v_i (B, K), m_i (K).
+
+    As in BatchNorm the running mean is a buffer, and only training moves it.
+    """
+
+    total: torch.Tensor
+    weight: torch.Tensor
+
+    def __init__(self, size: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.bias = nn.Parameter(torch.zeros(size))
+        self.register_buffer("total", torch.zeros(size))  # weighted sum of batch means
+        self.register_buffer("weight", torch.zeros(()))  # sum of the weights
+
+    def forward(self, z):
+        total = (1 - self.momentum) * self.total + self.momentum * z.mean(0)
+        weight = (1 - self.momentum) * self.weight + self.momentum
+        if self.training:
+            with torch.no_grad():
+                self.total.copy_(total)
+                self.weight.copy_(weight)
+        return z + self.bias, total / weight
+
+
+class clientDBE(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "kappa": args.kl_weight, "momentum": args.momentum}
+
+    @staticmethod
+    def local_modules(forward, hp):
+        return {"memory": Bias(forward.net.head.in_features, hp["momentum"])}
+
+    @staticmethod
+    def local_begin(forward, params, received, data, shared, state, hp):
+        fresh = {name: torch.zeros_like(params[name]) for name in ("memory.total", "memory.weight")}
+        return {**params, **received, **fresh}
+
+    @staticmethod
+    def local_loss(forward, params, x, y, shared, state, hp):
+        if "consensus" not in shared:  # the round before the first one: plain training
+            return F.cross_entropy(forward(params, x)[0], y)
+        shifted, mean = forward.call("memory", params, forward.features(params, x)[0])
+        regulariser = (mean - shared["consensus"]).square().mean() / 2
+        return F.cross_entropy(forward.call("head", params, shifted), y) + hp["kappa"] * regulariser
+
+    @staticmethod
+    def local_end(forward, params, data, shared, state, hp):
+        if "consensus" in shared:
+            return state, {}
+        return state, {"mean": forward.in_batches(params, data[0]).mean(0)}
+
+    @staticmethod
+    def local_predict(forward, params, x, shared, state, hp):
+        return forward.call("head", params, forward.features(params, x)[0] + params["memory.bias"])

@@ -1,0 +1,53 @@
+"""Ditto, client half. Li, Hu, Beirami, Smith, ICML 2021, "Ditto: Fair and Robust Federated Learning Through
+Personalization".
+
+Algorithm 1: two models a client. The global copy w_i trains as in FedAvg; the personal v_i minimises
+CE(v) + mu/2 * ||v - w^t||^2 (the paper's lambda), where w^t are the weights received this round. v_i never travels.
+
+Order: ``-pls`` personal epochs first, then ``-ls`` of the global copy, as in PFLlib; the authors step both models on
+each batch. All three orders agree, since w^t stands still, up to which batches each model sees.
+The score is v_i's alone, once an evaluation (PFLlib appends the global copy's to the same list), and the reported
+training loss is the global copy's cross-entropy (the last phase's). A client that does not join keeps its v_i.
+mu: 1, the authors' scripts'; PFLlib's default of 0 makes v_i a local model.
+"""
+
+import copy
+
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Phase
+
+
+class clientDitto(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "mu": args.mu, "plocal_epochs": args.plocal_epochs}
+
+    @staticmethod
+    def local_modules(forward, hp):
+        return {"personal": copy.deepcopy(forward.net)}  # v_i starts from the common initial weights
+
+    @staticmethod
+    def local_plan(hp):
+        return [
+            Phase(int(hp["plocal_epochs"]), ("personal.",), loss=personal_loss),
+            Phase(int(hp["local_epochs"]), ("base.", "head.")),
+        ]
+
+    @staticmethod
+    def local_grad(grads, params, shared, state, hp):
+        return {
+            name: grad + hp["mu"] * (params[name] - shared[name.removeprefix("personal.")])
+            if name.startswith("personal.")
+            else grad
+            for name, grad in grads.items()
+        }
+
+    @staticmethod
+    def local_predict(forward, params, x, shared, state, hp):
+        return forward.call("personal", params, x)
+
+
+def personal_loss(forward, params, x, y, shared, state, hp):
+    return F.cross_entropy(forward.call("personal", params, x), y)

@@ -1,0 +1,26 @@
+"""FedGH, client half. Yi, Wang, Liu, Shi, Yu: "FedGH: Heterogeneous Federated Learning with Generalized Global
+Header", ACM MM 2023.
+
+The head comes from the server in every round, the first included (PFLlib; the authors' code begins with the second).
+Extractor and head train together on cross-entropy; then the mean embedding of each class held goes up, from a pass in
+evaluation mode, and the locally tuned head is forgotten. The mean is over samples: the authors' code averages means of
+batches, which gives a small last batch too much weight.
+
+Scored after the download this is the extractor under the server's fresh head (PFLlib), scored after training the
+extractor under the tuned head (the authors).
+"""
+
+from flcore.clients.clientbase import Client
+from flcore.trainmodel.cpd import class_prototypes
+
+
+class clientGH(Client):
+    @staticmethod
+    def local_end(forward, params, data, shared, state, hp):
+        x, y = data
+        prototypes, counts = class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))
+        return state, {"prototypes": prototypes, "counts": counts.clamp(max=1)}
+
+    def message(self, shares):
+        """The shared head only comes down; it is not sent back."""
+        return self.upload

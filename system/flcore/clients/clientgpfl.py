@@ -1,0 +1,77 @@
+"""GPFL, client half. Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan, ICCV 2023, "GPFL: Simultaneously Learning Global and
+Personalized Feature Information for Personalized Federated Learning".
+
+Two shared modules beside the extractor f: class embeddings e_1 .. e_C ("gce") and a conditional valve ("cov"), which
+turns features z into ReLU(z * (gamma(q) + 1) + beta(q)) for a condition q. With the embeddings e' received this round,
+
+    z_P = CoV(z, sum_c freq_i(c) e'_c)         the client's own condition; a personal head predicts from it
+    z_G = CoV(z, 1/C sum_c e'_c)               the condition that all share
+    loss = CE(h(z_P), y) + CE(cos(z_G, e_.), y) + lam * ||z_G - e'_y||
+
+The last norm is that of the whole batch (B, K), not averaged, as in the released code; gce and cov have weight decay mu
+(that code's argument for it). One SGD step moves all, which is what the released code's three optimisers do.
+
+Differences from the released code: both conditions come from the embeddings just received, by all clients, not from
+the ones before; freq_i counts all training samples, so that no client below one batch divides 0 by 0; the norm is cut
+off below, so that its gradient at 0 is 0. Evaluated after the download, as everything here.
+lam 0.01, mu 0.1: the authors' for the CNN (0.0001 and 0 for ResNet-18); PFLlib's defaults are 1 and 0.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+from flcore.trainmodel.cpd import COSINE_EPS
+
+NORM_EPS = 1e-12  # smallest squared distance
+
+
+class Valve(nn.Module):
+    """The conditional valve: features z (B, K) and a condition q (K) -> (B, K)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.gamma, self.beta = (nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.LayerNorm(size)) for _ in range(2))
+
+    def forward(self, z, q):
+        return (z * (self.gamma(q) + 1) + self.beta(q)).relu()
+
+
+class clientGPFL(Client):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        counts = torch.bincount(self.data[1], minlength=self.num_classes).float()
+        self.state = {"frequency": counts / counts.sum().clamp_min(1)}
+
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "lam": args.lamda, "decay": args.mu}
+
+    @staticmethod
+    def local_modules(forward, hp):
+        size = forward.net.head.in_features
+        return {"gce": nn.Embedding(int(hp["num_classes"]), size), "cov": Valve(size)}
+
+    @staticmethod
+    def local_loss(forward, params, x, y, shared, state, hp):
+        z, _ = forward.features(params, x)
+        received = shared["gce.weight"]
+        personal = forward.call("cov", params, z, state["frequency"] @ received)
+        generic = forward.call("cov", params, z, received.mean(0))
+        unit, classes = (F.normalize(rows, dim=1, eps=COSINE_EPS) for rows in (generic, params["gce.weight"]))
+        distance = (generic - received[y]).square().sum().clamp_min(NORM_EPS).sqrt()
+        logits = forward.call("head", params, personal)
+        return F.cross_entropy(logits, y) + F.cross_entropy(unit @ classes.T, y) + hp["lam"] * distance
+
+    @staticmethod
+    def local_grad(grads, params, shared, state, hp):
+        return {
+            name: grad + hp["decay"] * params[name] if name.startswith(("gce.", "cov.")) else grad
+            for name, grad in grads.items()
+        }
+
+    @staticmethod
+    def local_predict(forward, params, x, shared, state, hp):
+        z, _ = forward.features(params, x)
+        return forward.call("head", params, forward.call("cov", params, z, state["frequency"] @ shared["gce.weight"]))

@@ -1,0 +1,85 @@
+"""FedKTL, client half. Zhang, Liu, Hua, Cao: "An Upload-Efficient Scheme for Transferring Knowledge From a Server-Side
+Pre-trained Generator to Clients in Heterogeneous Federated Learning", CVPR 2024.
+
+No weights travel. The head's outputs (B, C) are points in a space with fixed class directions v (a simplex equiangular
+tight frame), not logits. With their cosines to v, and image-latent pairs (I, w) of the server's generator,
+
+    L = ArcFace(cosines, y; scale 64, margin 0.5) + mu * MSE(J(f(I)), w);   prediction: the direction of largest cosine
+
+The second term, from the first download of pairs on, moves the extractor f and the projector J, not the head. J starts
+from the same weights in every round and is thrown away. Up go, for each class held, the mean of the points at length 1.
+
+Read from the authors' code. As there: gradients are clipped to length 100, the network's and J's each by itself; angles
+beyond pi have no exception. Cosines are limited to 1 - 1e-7 before the arccosine, whose slope is infinite at 1.
+Different here: each step takes as many pairs as its batch has samples, drawn anew without repetition, where the code
+cycles through them; pairs are seen in evaluation mode, so that generated images leave BatchNorm's statistics alone and
+a single pair will do. The directions and J's initial weights stem from the common seed, so that nobody sends them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Tensors
+from flcore.trainmodel.cpd import class_prototypes
+from flcore.trainmodel.ktl import Transfer, arcface_loss, directions
+
+CLIP = 100.0
+PROJECTOR = "transfer.projector."
+
+
+class clientKTL(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "mu": args.mu, "latent_dim": args.noise_dim}
+
+    @staticmethod
+    def local_modules(forward, hp):
+        size = forward.net.head.in_features
+        return {"transfer": Transfer(size, int(hp["latent_dim"]), int(hp["num_classes"]))}
+
+    @staticmethod
+    def local_init(params, hp):
+        return {name: value for name, value in params.items() if name.startswith(PROJECTOR)}
+
+    @staticmethod
+    def local_begin(forward, params, received, data, shared, state, hp):
+        return {**params, **state}
+
+    @staticmethod
+    def local_draw(generator, forward, size, hp):
+        return {"rank": torch.rand(int(hp["num_classes"]), generator=generator)}
+
+    @staticmethod
+    def local_loss(forward, params, x, y, shared, state, hp):
+        points = directions(forward(params, x)[0])
+        loss = arcface_loss(points @ params["transfer.etf"], y)
+        if hp["mu"] and "images" in shared:
+            images, latents = shared["images"], shared["latents"]
+            taken = state["rank"][: len(images)].argsort()[: len(x)]
+            z, _ = forward.features(params, images[taken], frozen=True)
+            loss = loss + hp["mu"] * F.mse_loss(forward.call("transfer", params, z), latents[taken])
+        return loss
+
+    @staticmethod
+    def local_grad(grads, params, shared, state, hp):
+        clipped: Tensors = {}
+        for ours in (True, False):
+            part = {name: grad for name, grad in grads.items() if name.startswith(PROJECTOR) is ours}
+            length = torch.stack([grad.square().sum() for grad in part.values()]).sum().sqrt()
+            clipped |= {name: grad * (CLIP / (length + 1e-6)).clamp(max=1) for name, grad in part.items()}
+        return clipped
+
+    @staticmethod
+    def local_end(forward, params, data, shared, state, hp):
+        x, y = data
+        with torch.no_grad():
+            points = directions(forward.call("head", params, forward.in_batches(params, x)))
+        means, counts = class_prototypes(points, y, int(hp["num_classes"]))
+        return state, {"prototypes": directions(means), "counts": counts.clamp(max=1).to(torch.uint8)}
+
+    @staticmethod
+    def local_predict(forward, params, x, shared, state, hp):
+        return directions(forward(params, x)[0]) @ params["transfer.etf"]

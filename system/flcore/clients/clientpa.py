@@ -1,0 +1,100 @@
+"""FedPA, client half. Jiang, Wang, Yang, Shu, Lin, Yi: "FedPA: Generator-Based Heterogeneous Federated Prototype
+Adversarial Learning", IEEE TDSC 2024, doi 10.1109/TDSC.2024.3419211. Not federated posterior averaging.
+
+FedAvg plus a pull of real features to the global prototypes and features from the server's generator G, which are hard
+for the head. With t the round, features f, head g and generated labels y' of the classes that have a prototype:
+
+    L = CE(g(f(x)), y) + alpha_t * CE(g(G(y')), y') + beta_t * MSE(f(x), P_y)
+    alpha_t = max(1e-4, 25 * 0.98^t),    beta_t = max(0.15, 5 * 0.98^t);    CE alone until there are prototypes
+
+The text was not at hand, so all this follows the authors' code. As there: a round of ``--pa_steps`` mini-batches, not
+of epochs (``-ls`` has no effect), and in each step as many generated samples as real ones; G is frozen and evaluated
+with its running statistics.
+
+Different here: prototypes are class means of a pass in evaluation mode after training, not of the features met while
+the weights still moved, and count as many samples as were met of the class in this round (a class that is held but was
+not met is not sent, where the code sends zeros with full weight). The code's learning rate falls by 0.99 a round:
+``-ld``. ``--pa_alpha 0 --pa_beta 0 --pa_beta_min 0`` is FedAvg with steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flcore.clients.clientbase import Client
+from flcore.clients.localrule import HyperParameters, Phase, Tensors
+from flcore.trainmodel.cpd import class_prototypes, prototype_alignment_loss
+from flcore.trainmodel.pa import FeatureGenerator, choose
+
+DECAY, LEAST_ALPHA = 0.98, 1e-4
+
+
+class clientPA(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {
+            **super().hyperparameters(args),
+            "steps": args.pa_steps,
+            "alpha": args.pa_alpha,
+            "beta": args.pa_beta,
+            "beta_min": args.pa_beta_min,
+            "noise_dim": args.noise_dim,
+            "hidden_dim": args.hidden_dim,
+        }
+
+    @property
+    def has_BatchNorm(self) -> bool:  # noqa: N802  (PFLlib's name)
+        """Of the network that trains: the generator's does not."""
+        return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.forward.net.base.modules())
+
+    @staticmethod
+    def local_modules(forward, hp):
+        size = forward.net.head.in_features
+        return {
+            "generator": FeatureGenerator(int(hp["noise_dim"]), int(hp["hidden_dim"]), int(hp["num_classes"]), size)
+        }
+
+    @staticmethod
+    def local_plan(hp):
+        return [Phase(0, ("base.", "head."), steps=int(hp["steps"]))]
+
+    @staticmethod
+    def local_draw(generator, forward, size, hp):
+        return {
+            "noise": torch.rand(size, int(hp["noise_dim"]), generator=generator),
+            "uniform": torch.rand(size, generator=generator),
+        }
+
+    @staticmethod
+    def local_loss(forward, params, x, y, shared, state, hp):
+        logits, z, _ = forward(params, x)
+        loss = F.cross_entropy(logits, y)
+        if "prototypes" not in shared:
+            return loss
+        labels = choose(state["uniform"], shared["seen"])
+        hard = forward.call("head", params, forward.call("generator", params, state["noise"], labels))
+        pull = prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
+        return loss + alpha(hp) * F.cross_entropy(hard, labels) + beta(hp) * pull
+
+    @staticmethod
+    def local_end(forward, params, data, shared, state, hp):
+        x, y = data
+        return state, {"prototypes": class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))[0]}
+
+    def message(self, shares: tuple[str, ...]) -> Tensors:
+        """Also ``counts`` (C,): the labels met in this round, by going through its mini-batches again."""
+        counts = torch.zeros(self.num_classes, dtype=torch.int64, device=self.device)
+        for _, y in self._steps(self.load_train_data(), self.local_plan(self.hp)[0]):
+            counts += torch.bincount(y, minlength=self.num_classes)
+        return super().message(shares) | {"counts": counts}
+
+
+def alpha(hp: HyperParameters) -> float:
+    """The weight of generated samples in round ``hp["round"]``, for clients and generator; 0 stays 0."""
+    return max(LEAST_ALPHA, hp["alpha"] * DECAY ** hp["round"]) if hp["alpha"] else 0.0
+
+
+def beta(hp: HyperParameters) -> float:
+    return max(hp["beta_min"], hp["beta"] * DECAY ** hp["round"])

@@ -1,0 +1,22 @@
+"""FedProx, client half. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020, "Federated Optimization in
+Heterogeneous Networks".
+
+Algorithm 2 with equation (2): the local objective is CE(w) + mu/2 * ||w - w^t||^2, where w^t are the weights received
+this round; each step therefore adds mu * (w - w^t) to the gradient.
+
+The term acts on parameters only, not on BatchNorm's statistics. The reported training loss is the cross-entropy alone,
+comparable with FedAvg's (PFLlib adds mu/2 times the norm without its square). Every client does the same number of
+epochs (no gamma-inexactness). mu: 0.1, from the paper's grid 0.001, 0.01, 0.1, 1; PFLlib's default of 0 is FedAvg.
+"""
+
+from flcore.clients.clientbase import Client
+
+
+class clientProx(Client):
+    @classmethod
+    def hyperparameters(cls, args):
+        return {**super().hyperparameters(args), "mu": args.mu}
+
+    @staticmethod
+    def local_grad(grads, params, shared, state, hp):
+        return {name: grad + hp["mu"] * (params[name] - shared[name]) for name, grad in grads.items()}

@@ -1,0 +1,49 @@
+"""FedDBE, server half: as FedAvg, with a consensus on the mean of the features before the first round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flcore.clients.clientdbe import clientDBE
+from flcore.servers.roundloop import message_bytes
+from flcore.servers.serverbase import Server
+from utils.errors import UsageError
+
+
+class FedDBE(Server):
+    shares = ("base.", "head.")
+    uses = {"kl_weight": 50.0, "momentum": 1.0}
+    sends = "all weights; once: mean embedding"
+    keeps = "bias of the embedding"
+
+    def __init__(self, args: Any, times: int) -> None:
+        super().__init__(args, times)
+        if args.momentum == 0:
+            raise UsageError("-mo 0: FedDBE's running mean would never move; give a value above 0, 1 is the authors'.")
+        self.consensus: torch.Tensor | None = None  # (K,)
+        self.set_clients(clientDBE)
+
+    def send_models(self) -> None:
+        if self.consensus is None:
+            self.consensus = self.agree()
+        told = {"consensus": self.consensus}
+        self.broadcast({**self.shared_weights(), **told})
+        # The consensus is in every message here, but travels once: each client sends its mean and is told the result.
+        self.bytes_once = len(self.clients) * message_bytes(told) if self.current_round == 0 else 0
+        self.bytes_down += self.bytes_once - len(self.selected_clients) * message_bytes(told)
+
+    def receive_models(self) -> None:
+        self.collect()
+        self.bytes_up += self.bytes_once
+
+    def agree(self) -> torch.Tensor:
+        """Mean of the clients' mean features by n_i, after one round of plain training by all from the initial weights.
+
+        These are common to all, so nothing is sent for it; what was trained is overwritten by the first download.
+        """
+        self.executor.train(self.clients, lambda: None)
+        holders = [client for client in self.clients if client.train_samples]
+        total = sum(client.train_samples for client in holders)
+        return torch.stack([client.train_samples / total * client.upload["mean"] for client in holders]).sum(0)

@@ -1,0 +1,110 @@
+"""FedTGP, server half: global prototypes that are trained to keep a margin (see clients/clienttgp.py).
+
+A small network turns each class into its prototype P^c. On the round's uploads (P, c) it minimises, for ``-se`` passes
+of mini-batch SGD (batch ``-lbs``, rate ``-slr``),
+
+    -log( exp(-d(P, P^c) - m) / (exp(-d(P, P^c) - m) + sum over c' != c of exp(-d(P, P^c'))) )
+
+with d the Euclidean distance. The margin m is the largest distance from a class centre of the uploads to its nearest
+other one, at most ``--tgp_margin``, and that bound itself if only one class is there. The network lasts the whole run.
+Defaults are those of the authors' scripts: 100 passes, rate 0.01, bound 100.
+
+Deviations: distances are taken of differences (the released code expands the square, which goes below 0 by rounding,
+and its root is NaN), and a class nobody has ever uploaded is neither pulled to nor predicted, though it has a (random)
+prototype.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flcore.clients.clienttgp import clientTGP
+from flcore.servers.prototypes import PrototypeServer, as_samples, shuffled, stack_uploads
+from flcore.servers.serverbase import ratio
+from flcore.servers.servercpd import positive
+from flcore.trainmodel.cpd import aggregate_prototypes
+from utils.seeds import numpy_generator, torch_generator
+
+
+class FedTGP(PrototypeServer):
+    shares = ()
+    uses = {"lamda": 10.0, "server_epochs": 100, "server_learning_rate": 0.01}
+    sends = "class prototypes"
+    keeps = "all weights"
+
+    def __init__(self, args, times):
+        super().__init__(args, times)
+        self.network: TrainablePrototypes | None = None  # made with the first uploads, which have the width
+        self.set_clients(clientTGP)
+
+    @staticmethod
+    def add_args(parser):
+        parser.add_argument_group("FedTGP").add_argument(
+            "--tgp_margin", type=positive(float), default=100.0, help="upper bound of the margin between prototypes"
+        )
+
+    def aggregate_parameters(self):
+        prototypes, counts = stack_uploads(self.uploaded_models)
+        centres, here = aggregate_prototypes(prototypes, counts, None, None)
+        network = self.network = self.network or self.new_network(prototypes.shape[2])
+        loss = self.fit(network, *as_samples(prototypes, counts), margin(centres, here, self.args.tgp_margin))
+        self._record(rs_server_loss=loss)
+        with torch.no_grad():
+            self.prototypes = network()
+        self.seen = here if self.seen is None else self.seen | here
+
+    def new_network(self, width: int) -> TrainablePrototypes:
+        with torch.random.fork_rng(devices=[]):
+            draw = numpy_generator(self.args.seed, self.times, "trainable prototypes")
+            torch.manual_seed(int(draw.integers(2**31)))
+            return TrainablePrototypes(self.num_classes, width).to(self.device)
+
+    def fit(self, network: TrainablePrototypes, prototypes: Tensor, y: Tensor, bound: Tensor) -> float:
+        """Trains on ``prototypes`` (n,K) with labels y (n,); returns the last pass's mean loss, nan without one."""
+        generator = torch_generator(self.args.seed, self.times, self.current_round, "prototypes")
+        optimizer = torch.optim.SGD(network.parameters(), lr=self.args.server_learning_rate)
+        mean = float("nan")
+        for _ in range(self.args.server_epochs):
+            total = torch.zeros((), device=self.device)
+            for part in shuffled(len(y), self.batch_size, generator):
+                loss = margin_loss(prototypes[part], y[part], network(), bound)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss.detach() * len(part)
+            mean = ratio(total.item(), len(y))
+        return mean
+
+
+class TrainablePrototypes(nn.Module):
+    """One learnt vector a class through two layers -> all prototypes (C,K)."""
+
+    def __init__(self, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_classes, width)
+        self.middle = nn.Sequential(nn.Linear(width, width), nn.ReLU())
+        self.last = nn.Linear(width, width)
+
+    def forward(self) -> Tensor:
+        return self.last(self.middle(self.embedding.weight))
+
+
+def margin(centres: Tensor, here: Tensor, bound: float) -> Tensor:
+    """Largest nearest-neighbour distance of the ``centres`` (C,K) of the classes ``here`` (C,), at most ``bound``."""
+    gaps = distances(centres, centres)
+    others = here[:, None] & here & ~torch.eye(len(here), dtype=torch.bool, device=here.device)
+    nearest = torch.where(others, gaps, torch.inf).amin(1)
+    return torch.where(here, nearest, 0).amax().clamp(max=bound)
+
+
+def margin_loss(prototypes: Tensor, y: Tensor, trained: Tensor, bound: Tensor | float) -> Tensor:
+    """Cross-entropy of minus the distances from ``prototypes`` (B,K) to ``trained`` (C,K), the true one made longer."""
+    lengthened = bound * F.one_hot(y, len(trained))
+    return F.cross_entropy(-(distances(prototypes, trained) + lengthened), y)
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """Euclidean distances of all pairs, (n,K) and (m,K) -> (n,m); of equal points exactly 0, and so is the gradient."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,0 +1,166 @@
+"""FedKTL's parts: the fixed class directions, the loss around them, and the image generator on the server.
+
+B samples, C classes, K embedding size, W size of the generator's latent vectors.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flcore.trainmodel.cpd import COSINE_EPS
+from utils.errors import UsageError
+
+SCALE, MARGIN = 64.0, 0.5  # of ArcFace, the authors' values
+LARGEST_COSINE = 1 - 1e-7  # arccos has no finite slope at 1
+GREY = (0.299, 0.587, 0.114)  # shares of red, green and blue in brightness (ITU-R BT.601)
+
+
+class Transfer(nn.Module):
+    """What every client has beside its own network, the same for all: embeddings (B, K) -> latent vectors (B, W).
+
+    ``etf`` (C, C) holds the class directions of a simplex equiangular tight frame as columns, see `simplex_etf`.
+    """
+
+    etf: Tensor
+
+    def __init__(self, size: int, latent_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.projector = nn.Linear(size, latent_dim)
+        self.register_buffer("etf", simplex_etf(num_classes))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.projector(z)
+
+
+def simplex_etf(num_classes: int) -> Tensor:
+    """sqrt(C / (C - 1)) * U (I - 11'/C) with U a random orthonormal matrix, drawn from the global generator -> (C, C).
+
+    The columns have length 1, and any two of them the cosine -1 / (C - 1). Two classes are opposite vectors.
+    """
+    orthonormal, _ = torch.linalg.qr(torch.randn(num_classes, num_classes))
+    centred = torch.eye(num_classes) - 1 / num_classes
+    return (num_classes / (num_classes - 1)) ** 0.5 * orthonormal @ centred
+
+
+def directions(outputs: Tensor) -> Tensor:
+    """The head's outputs (B, C) as points of length 1 in the space of the class directions."""
+    return F.normalize(outputs, dim=1, eps=COSINE_EPS)
+
+
+def arcface_loss(cosines: Tensor, y: Tensor, scale: float = SCALE, margin: float = MARGIN) -> Tensor:
+    """Cross-entropy of scale * cosines (B, C), where the true class's angle is made larger by ``margin`` -> scalar.
+
+    Deng et al., CVPR 2019, without the exception for angles that the margin takes beyond pi.
+    """
+    true = torch.arange(cosines.shape[1], device=y.device) == y[:, None]
+    angles = cosines.clamp(-LARGEST_COSINE, LARGEST_COSINE).arccos()
+    return F.cross_entropy(scale * torch.where(true, torch.cos(angles + margin), cosines), y)
+
+
+class ImageGenerator:
+    """A frozen generator from a file, whose images are made to look like those of the clients.
+
+    Args:
+        file: what ``--generator`` names; docs/fedktl.md says what may be in it and whom to trust.
+        latent_dim: W.
+        shape: channels, height and width of the clients' images.
+        device: where to run it.
+
+    Raises:
+        UsageError: there is no such file, it holds something else, or it does not take latent vectors of that size.
+    """
+
+    def __init__(self, file: str, latent_dim: int, shape: tuple[int, ...], device: Any) -> None:
+        self.latent_dim, self.shape, self.device = latent_dim, shape, device
+        self.module = load_generator(Path(file), device)
+        self.mapping: Callable[[Tensor], Tensor] | None = getattr(self.module, "mapping", None)
+        try:
+            latents = self.latents(2, torch.Generator().manual_seed(0))
+            made = self._run(latents[:1])
+        except Exception as error:
+            raise UsageError(
+                f"--generator {file}: it does not take latent vectors of {latent_dim} numbers (their size is -nd): "
+                f"{last_line(error)}"
+            ) from error
+        if latents.shape != (2, latent_dim):
+            raise UsageError(f"--generator {file}: its mapping makes {tuple(latents.shape)} of (2, {latent_dim})")
+        if made.dim() != 4 or len(made) != 1 or not bool(made.isfinite().all()):
+            raise UsageError(
+                f"--generator {file}: one latent vector gave {tuple(made.shape)}, not finite images (1, channels, "
+                "height, width)"
+            )
+        if made.shape[1] not in (1, shape[0]) and (made.shape[1], shape[0]) != (3, 1):
+            raise UsageError(f"--generator {file}: cannot make {shape[0]} channels of its images' {made.shape[1]}")
+
+    def latents(self, count: int, draw: torch.Generator) -> Tensor:
+        """Typical latent vectors (count, W): standard normal, through the generator's ``mapping`` if it has one."""
+        noise = torch.randn(count, self.latent_dim, generator=draw).to(self.device)
+        with torch.no_grad():
+            return noise if self.mapping is None else self.mapping(noise).float()
+
+    def images(self, latents: Tensor) -> Tensor:
+        """Images (n, C, H, W) in [-1, 1], shaped like the clients', of latent vectors (n, W)."""
+        made = torch.cat([self._run(latent[None]) for latent in latents])  # one by one: any exported batch size of 1
+        return like_clients(made.clamp(-1, 1), self.shape)
+
+    def _run(self, latents: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.module(latents).float()
+
+
+def load_generator(file: Path, device: Any) -> Callable[[Tensor], Tensor]:
+    """The module in ``file``: torch.export's if it ends in .pt2, TorchScript otherwise. Nothing else is unpickled.
+
+    Raises:
+        UsageError: there is no such file, or it holds something else.
+    """
+    if not file.is_file():
+        raise UsageError(f"--generator {file}: there is no such file")
+    exported = file.suffix == ".pt2"
+    log = logging.getLogger("torch.export")
+    disabled, log.disabled = log.disabled, True  # it writes a traceback of what is said below
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
+            if exported:
+                return torch.export.load(str(file)).module().to(device)
+            return torch.jit.load(str(file), map_location=device).eval()
+    except Exception as error:
+        kind = "a program of torch.export.save" if exported else "TorchScript of torch.jit.save"
+        raise UsageError(
+            f"--generator {file}: not {kind} ({last_line(error)}); docs/fedktl.md says how to make one"
+        ) from error
+    finally:
+        log.disabled = disabled
+
+
+def last_line(error: Exception) -> str:
+    """The last line of an error's message, where TorchScript says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def like_clients(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images (n, c, h, w) with the channels and the size ``shape`` (C, H, W): grey or tripled, resized, centre-cropped.
+
+    The size is changed by one factor, so that nothing is distorted, until the images just cover the wanted area.
+    """
+    channels, height, width = shape
+    if images.shape[1] == 3 and channels == 1:
+        images = (images * images.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
+    elif images.shape[1] == 1:
+        images = images.expand(-1, channels, -1, -1)
+    factor = max(height / images.shape[2], width / images.shape[3])
+    size = (max(height, round(images.shape[2] * factor)), max(width, round(images.shape[3] * factor)))
+    if size != tuple(images.shape[2:]):
+        images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    return images[:, :, top : top + height, left : left + width].contiguous()
