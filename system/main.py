@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ import torch
 from flcore import registry
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.trainmodel.build import build_model, split_head
+from flcore.trainmodel.build import build_model, known_model, split_head
 from utils import data_utils, result_utils
 from utils.args import describe_ignored, make_parser, parse, resolve_device
 from utils.errors import RunError, UsageError
@@ -43,7 +45,7 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
 
 def use_data(args: argparse.Namespace) -> None:
     """Makes sure that the data set is there and fits; takes from it what was not given."""
-    data_utils.ROOT = type(data_utils.ROOT)(args.data_dir)
+    data_utils.ROOT = Path(args.data_dir)
     wanted = None if args.num_clients is None else args.num_clients + args.num_new_clients
     args.dataset, config = data_utils.ensure_dataset(args.dataset, wanted)
     if args.num_clients is None:
@@ -76,12 +78,15 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
         files.update(**result_utils.run_info(args, {"evaluation_point": "A: after download, before training"}))
         status = "failed"
         try:
-            seed_everything(int(numpy_generator(args.seed, args.repeat, "initial model").integers(2**31)))
+            seed_everything(int(numpy_generator(args.seed, repeat, "initial model").integers(2**31)))
+            args.module_seed = int(numpy_generator(args.seed, repeat, "personal modules").integers(2**31))
             args.model = build_model(model_name, args.shape, args.num_classes)
             if algorithm.head_split:
                 args.model = split_head(args.model)
             args.model.to(args.device)
             server = server_class(args, repeat)
+            if data_utils.dataset_digest(args.dataset) != args.data_digest:
+                raise RunError(f"data set {args.dataset} was changed while this run was using it; start it again")
             server.executor = EXECUTORS[args.executor]()
             size = sum(parameter.numel() for parameter in args.model.parameters())
             print(
@@ -94,10 +99,12 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             status = "finished"
         except KeyboardInterrupt:
             status = "interrupted"
+            kept = f"the rounds so far are in {files.h5}" if files.h5.exists() else "nothing was evaluated yet"
+            print(f"interrupted; {kept}", file=sys.stderr)
             raise
         finally:
             files.finish(status)
-            if status == "failed" and not files.h5.exists():  # nothing to describe
+            if status != "finished" and not files.h5.exists():  # nothing to describe
                 files.json.unlink()
         print(f"results: {files.h5}")
     result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
@@ -109,21 +116,21 @@ def main(argv: list[str] | None = None) -> int:
     if "--list" in argv or argv[:2] == ["-algo", "help"]:
         print(registry.table())
         return 0
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # a batch system's end is a clean end, too
     try:
         args, algorithm, server_class = read_arguments(argv)
         args.device = resolve_device(args)
         if args.executor == "auto":
             args.executor = "threads" if args.device.type == "cpu" else "loop"
         torch.set_num_threads(args.num_threads)
-        build_model(args.model, (3, 64, 64), 10)  # an unknown -m is refused before any data is made
+        known_model(args.model)  # refused before any data is made
         use_data(args)
-        result_utils.RESULTS = type(result_utils.RESULTS)(args.results_dir)
+        result_utils.RESULTS = Path(args.results_dir)
         run(args, algorithm, server_class)
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted; the rounds so far are in the result file", file=sys.stderr)
         return 130
     print(f"total time {time.time() - started:.1f} s")
     return 0

@@ -1,6 +1,7 @@
 """The command line, as a user types it: exit codes, messages, result files."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -87,6 +88,46 @@ def test_broken_data_names_the_file(run, tmp_path):
     (folder / "train" / "2.npz").write_bytes(b"not a zip")
     done = run(root=root)
     assert done.returncode == 2 and "2.npz" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_divergence_is_a_failure_with_a_hint(run, tmp_path):
+    done = run("-lr", "1e9", "-algo", "FedCPD")
+    assert done.returncode == 1 and "diverged in round 0" in done.stderr and "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "Tiny_FedCPD_test_0.run.json").read_text())["status"] == "failed"
+
+
+def test_a_refused_run_leaves_no_name_taken(run, tmp_path):
+    assert run("-algo", "FedKTL").returncode == 2  # needs a generator
+    assert not list(tmp_path.glob("*FedKTL*"))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_its_rounds(data_root, tmp_path, kind):
+    command = [sys.executable, "main.py", "-data", "Tiny", "--data_dir", data_root, "--results_dir", tmp_path]
+    command = [str(word) for word in (*command, "-gr", "100000", "-dev", "cpu")]
+    process = subprocess.Popen(command, cwd=REPO / "system", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while "round    2/" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(kind)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "the rounds so far are in" in errors
+    with h5py.File(tmp_path / "Tiny_FedAvg_test_0.h5") as file:
+        assert len(file["rs_test_acc"]) >= 3
+    assert json.loads((tmp_path / "Tiny_FedAvg_test_0.run.json").read_text())["status"] == "interrupted"
+
+
+def test_data_that_change_during_a_run_stop_it(data_root, tmp_path, monkeypatch, capsys):
+    import main
+    from utils import data_utils
+
+    digests = iter(["one", "two"])
+    monkeypatch.setattr(data_utils, "dataset_digest", lambda name: next(digests))
+    monkeypatch.setattr(data_utils, "ROOT", data_root)
+    assert main.main(["-data", "Tiny", "--data_dir", str(data_root), "--results_dir", str(tmp_path), "-gr", "1"]) == 1
+    assert "was changed" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import same_tensors
+from conftest import same_tensors, write_dataset
 
-from flcore.servers.roundloop import message_bytes, weighted_mean
+from flcore.servers.roundloop import message_bytes, share_of, weighted_mean
 from flcore.servers.serverbase import deciles, mean_auc, per_client, ratio
+from utils.errors import RunError, UsageError
 
 
 def test_weighted_mean_by_hand():
@@ -238,9 +239,56 @@ def test_model_file_can_be_loaded_again_and_holds_no_objects(make_server, tmp_pa
     server, again = make_server("FedAvg", "-gr", "1"), make_server("FedAvg")
     server.args.result_path = again.args.result_path = tmp_path / "run.h5"
     server.train()
-    trained = server.global_params
+    trained = server.global_params  # FedAvg shares all of it
     assert again.model_exists() and not same_tensors(again.global_params, trained)
     again.load_model()
     assert same_tensors(again.global_params, trained)
     server.save_item({"list": [1, 2]}, "thing")
     assert server.load_item("thing") == {"list": [1, 2]}
+
+
+@pytest.mark.parametrize(("algorithm", "kept"), [("Local", 0), ("FedRep", 6), ("FedCPD", 8)])
+def test_model_file_holds_what_the_clients_got_last(make_server, tmp_path, algorithm, kept):
+    server = make_server(algorithm, "-gr", "1")
+    server.args.result_path = tmp_path / "run.h5"
+    server.train()
+    assert (tmp_path / "run.pt").exists() == bool(kept)
+    if kept:
+        loaded = torch.load(tmp_path / "run.pt", weights_only=True)
+        assert len(loaded) == kept and "head.weight" not in loaded
+        assert torch.equal(loaded["base.fc1.0.bias"], server.clients[0].params["base.fc1.0.bias"])
+
+
+@pytest.mark.parametrize("algorithm", ["FedRep", "FedCPD"])
+def test_a_model_without_weights_in_its_extractor_trains_its_head(make_server, algorithm):
+    server = make_server(algorithm, model="MLR")
+    server.train()
+    assert all(np.isfinite(server.rs_train_loss)) and server.rs_train_loss[-1] < server.rs_train_loss[0]
+
+
+def test_divergence_stops_the_run_and_names_client_and_round(make_server, tmp_path):
+    server = make_server("FedAvg", "-lr", "1e9")
+    server.args.result_path = tmp_path / "run.h5"
+    with pytest.raises(RunError, match=r"diverged in round 0: the loss of clients \[3\].*-lr"):
+        server.train()
+    with h5py.File(tmp_path / "run.h5") as file:
+        assert len(file["rs_test_acc"]) == 1
+
+
+def test_what_cannot_be_trained_or_tested_is_refused(make_server, data_root):
+    with pytest.raises(UsageError, match="-lbs 1: this model has BatchNorm"):
+        make_server("FedAvg", "-lbs", "1", dataset="Colour", model="ResNet18")
+    write_dataset(data_root, "Untested", test=(0, 0, 0, 0))
+    with pytest.raises(UsageError, match="no client of Untested has test samples"):
+        make_server("FedAvg", dataset="Untested")
+
+
+def test_a_client_without_test_samples_is_left_out_of_the_mean(make_server, data_root):
+    write_dataset(data_root, "Partly", test=(5, 0, 5, 5))
+    server = make_server("FedCPD", dataset="Partly")
+    server.train()
+    assert np.isnan(server.records["rs_client_acc"][0][1]) and np.isfinite(server.rs_test_acc).all()
+
+
+def test_shares_are_exact_where_floating_point_is_not():
+    assert share_of(10, 1 - 0.8) == 2 and share_of(100, 0.29) == 29 and share_of(4, 0.01) == 1

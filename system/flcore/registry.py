@@ -61,7 +61,7 @@ def own_flags(server: Any) -> dict[str, Any]:
     parser = argparse.ArgumentParser(add_help=False)
     if hasattr(server, "add_args"):
         server.add_args(parser)
-    return {action.dest: action.default for action in parser._actions}
+    return vars(parser.parse_args([]))
 
 
 def table() -> str:

@@ -169,7 +169,7 @@ class LocalRule:
             "lr_decay": args.learning_rate_decay_gamma if args.learning_rate_decay else 1.0,
             "local_epochs": args.local_epochs,
             "num_classes": args.num_classes,
-            "module_seed": 1000 * getattr(args, "repeat", 0) + getattr(args, "seed", 0),
+            "module_seed": getattr(args, "module_seed", 0),
         }
 
     @staticmethod
@@ -258,7 +258,7 @@ class LocalRule:
         self.shared: Tensors = {}
         self.upload: Tensors = {}
         self.state = self.local_init(self.params, self.hp)
-        self.train_loss = (0.0, 0)  # sum over samples, number of samples
+        self.train_loss = (0.0, 0)  # of the last phase: sum over samples, number of samples
 
     @property
     def params(self) -> Tensors:
@@ -296,8 +296,10 @@ class LocalRule:
         hp = {**self.hp, "round": self.round, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
         params = {name: value.clone() for name, value in self.params.items()}
         batches, draws = self.load_train_data(), self.draws()
+        self.train_loss = (0.0, 0)
         for phase in self.local_plan(hp):
-            self.train_loss = self._run(phase, params, batches, draws, hp)
+            if any(name.startswith(phase.moves) for name in self.trainable):
+                self.train_loss = self._run(phase, params, batches, draws, hp)
         self.state, self.upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
         self.params = params
         self.train_time_cost["num_rounds"] += 1
@@ -317,7 +319,7 @@ class LocalRule:
         total, count = torch.zeros((), device=self.device), 0
         for x, y in self._steps(batches, phase):
             drawn = self.local_draw(draws, self.forward, len(y), hp)
-            state = {**self.state, **{name: value.to(self.device) for name, value in drawn.items()}}
+            state = self.state | {name: value.to(self.device) for name, value in drawn.items()}
             loss = loss_of(self.forward, params, x, y, self.shared, state, hp)
             found = torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
             grads = {

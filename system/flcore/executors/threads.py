@@ -23,7 +23,8 @@ class ThreadsExecutor(LoopExecutor):
     name = "threads"
 
     def __init__(self, num_workers: int | None = None) -> None:
-        self.num_workers = num_workers or os.cpu_count() or 1
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self.num_workers = num_workers or usable or 1
         self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="client")
         self._own = threading.local()
 

@@ -115,6 +115,7 @@ class RoundLoop:
         """Gives every client the message, participant or not, so that all can be scored; only participants count."""
         for client in self.clients:
             client.receive(message, self.current_round)
+        self.last_message = message
         self.bytes_down = message_bytes(message) * len(self.selected_clients)
 
     def collect(self) -> None:
@@ -128,14 +129,18 @@ class RoundLoop:
 
     def active_clients(self) -> list[Any]:
         """The participants of this round whose upload arrives; at least one."""
-        arriving = max(1, int((1 - self.client_drop_rate) * len(self.selected_clients)))
-        return random.sample(self.selected_clients, arriving)
+        return random.sample(self.selected_clients, share_of(len(self.selected_clients), 1 - self.client_drop_rate))
 
     def average_shared(self) -> None:
         """Replaces the shared weights by the weighted average of the uploads (McMahan et al. 2017, Algorithm 1)."""
         if sum(self.uploaded_weights) > 0:
             average = weighted_mean(list(self.shared_weights()), self.uploaded_models, self.uploaded_weights)
             self.global_params = {**self.global_params, **average}
+
+
+def share_of(number: int, share: float) -> int:
+    """``share`` of ``number``, rounded down, at least 1; 0.2 of 10 is 2 although 1 - 0.8 is a little less than 0.2."""
+    return max(1, int(number * share + 1e-9))
 
 
 def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:

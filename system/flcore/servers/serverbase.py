@@ -19,9 +19,10 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
-from flcore.servers.roundloop import RoundLoop
+from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.trainmodel.weights import Weights
 from utils.data_utils import read_client_tensors
+from utils.errors import RunError, UsageError
 from utils.result_utils import write_h5
 from utils.seeds import numpy_generator
 
@@ -47,7 +48,7 @@ class Server(RoundLoop):
         self.learning_rate = args.local_learning_rate
         self.num_clients, self.join_ratio = args.num_clients, args.join_ratio
         self.random_join_ratio = args.random_join_ratio
-        self.num_join_clients = max(1, int(self.num_clients * self.join_ratio))
+        self.num_join_clients = share_of(self.num_clients, self.join_ratio)
         self.current_num_join_clients = self.num_join_clients
         self.few_shot, self.top_cnt, self.auto_break = args.few_shot, args.top_cnt, args.auto_break
         self.save_folder_name = args.save_folder_name
@@ -103,6 +104,11 @@ class Server(RoundLoop):
     def set_clients(self, clientObj: Any) -> None:
         """Creates the participants 0 .. num_clients - 1."""
         self.clients = self._make_clients(clientObj, range(self.num_clients))
+        for part in ("train", "test"):
+            if not any(getattr(client, f"{part}_samples") for client in self.clients):
+                raise UsageError(f"no client of {self.dataset} has {part} samples; make the data set again")
+        if self.batch_size == 1 and self.clients[0].has_BatchNorm:
+            raise UsageError("-lbs 1: this model has BatchNorm, which cannot train on one sample; use -lbs 2 or more")
         idle = [client.id for client in self.clients if len(client.load_train_data()) == 0]
         if idle:
             print(f"warning: clients {idle} have too few samples for a training step and only take part in evaluation.")
@@ -167,7 +173,7 @@ class Server(RoundLoop):
 
     def active_clients(self) -> list[Any]:
         draw = numpy_generator(self.args.seed, self.times, self.current_round, "drop")
-        arriving = max(1, int((1 - self.client_drop_rate) * len(self.selected_clients)))
+        arriving = share_of(len(self.selected_clients), 1 - self.client_drop_rate)
         kept = draw.choice(len(self.selected_clients), arriving, replace=False)
         return [self.selected_clients[i] for i in sorted(kept)]
 
@@ -220,6 +226,12 @@ class Server(RoundLoop):
             lambda: self.progress.set_postfix_str(f"client {next(done)}/{len(self.selected_clients)}"),
         )
         self._record(rs_bytes_down=self.bytes_down)
+        diverged = [client.id for client in self.selected_clients if not np.isfinite(client.train_loss[0])]
+        if diverged:
+            raise RunError(
+                f"training diverged in round {self.current_round}: the loss of clients {diverged} is not finite; "
+                f"try a smaller -lr than {self.learning_rate:g}. The rounds before are in the result file"
+            )
         if self.current_round % self.eval_gap == 0:
             self.score_training()
 
@@ -273,6 +285,7 @@ class Server(RoundLoop):
             rs_best_decile=best,
             rs_forgetting=self.last_after.get(self.current_round - 1, float("nan")) - micro,
         )
+        self.save_results()
 
     def score_training(self) -> None:
         """Point B: participants after local training, the others as they were at A."""
@@ -382,10 +395,15 @@ class Server(RoundLoop):
         return Path(path).with_suffix(".pt") if path else Path("models") / self.dataset / f"{self.algorithm}_server.pt"
 
     def save_global_model(self) -> None:
-        save_item(self.global_params, self._model_path())
+        """Saves what the clients got last (shared weights, prototypes); what stays at the clients is not in it."""
+        message = self.global_params if self.has_own_loop() else self.last_message
+        if message:
+            save_item(dict(message), self._model_path())
 
     def load_model(self) -> None:
-        self.global_params = load_item(self._model_path())
+        loaded = load_item(self._model_path())
+        own = self.global_params
+        self.global_params = own | {name: value for name, value in loaded.items() if name in own}
 
     def model_exists(self) -> bool:
         return self._model_path().is_file()

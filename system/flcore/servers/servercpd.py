@@ -30,8 +30,13 @@ class FedCPD(Server, RoundLoop):
         self.seen: torch.Tensor | None = None  # (C,) bool
         self.set_slow_clients()
         self.set_clients(clientCPD)
-        if args.cpd_fd and not self.clients[0].state:
-            print("FedCPD: this model has no feature maps, so feature distillation is off.")
+        if args.cpd_fd:
+            channels = self.clients[0].forward.channels
+            print(
+                f"FedCPD: distils {len(channels)} levels of feature maps with {channels} channels."
+                if channels
+                else "FedCPD: this model has no feature maps, so feature distillation is off."
+            )
 
     def send_models(self) -> None:
         message = self.shared_weights()

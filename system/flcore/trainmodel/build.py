@@ -54,20 +54,25 @@ _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 _CLASS_NAMES = {"FedAvgCNN": "CNN", "Mclr_Logistic": "MLR"}  # PFLlib's class names mean the same networks
 
 
-def build_model(name: str, shape: Sequence[int], num_classes: int) -> nn.Module:
-    """The network that -m `name` asks for, with fresh weights from torch's global generator.
-
-    name: one of PFLlib's -m strings (CNN, DNN, MLR, ResNet18) or class names, in any case. shape: one sample's shape,
-    (C,H,W) for images, (D,) for vectors. Raises UsageError for a name that is not known (with the nearest one and the
-    list) and for a shape that the network cannot take.
-    """
+def known_model(name: str) -> str:
+    """PFLlib's -m string for `name`, which may be written in any case; UsageError with the nearest one and the list."""
     known = {known.lower(): known for known in (*_BUILDERS, *_CLASS_NAMES)}
     found = known.get(name.lower())
     if found is None:
         near = get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {known[near[0]]}? " if near else ""
         raise UsageError(f"-m {name}: no such model; {hint}Choose one of {', '.join(known.values())}.")
-    return _BUILDERS[_CLASS_NAMES.get(found, found)](tuple(shape), num_classes)
+    return _CLASS_NAMES.get(found, found)
+
+
+def build_model(name: str, shape: Sequence[int], num_classes: int) -> nn.Module:
+    """The network that -m `name` asks for, with fresh weights from torch's global generator.
+
+    name: one of PFLlib's -m strings (CNN, DNN, MLR, ResNet18) or class names, in any case. shape: one sample's shape,
+    (C,H,W) for images, (D,) for vectors. Raises UsageError for a name that is not known and for a shape that the
+    network cannot take.
+    """
+    return _BUILDERS[known_model(name)](tuple(shape), num_classes)
 
 
 def split_head(model: nn.Module) -> BaseHeadSplit:
