@@ -190,7 +190,7 @@ class Client(LocalRule):
         save_item(item, Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt")
 
     def load_item(self, item_name: str, item_path: str | None = None) -> Any:
-        return load_item(Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt")
+        return load_item(Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt", self.device)
 
 
 def micro_auc(scores: Tensor, y: Tensor) -> float:
@@ -209,5 +209,5 @@ def save_item(item: Any, path: Path) -> None:
     partial.replace(path)
 
 
-def load_item(path: Path) -> Any:
-    return torch.load(path, weights_only=True)
+def load_item(path: Path, device: Any) -> Any:
+    return torch.load(path, weights_only=True, map_location=device)

@@ -401,7 +401,7 @@ class Server(RoundLoop):
             save_item(dict(message), self._model_path())
 
     def load_model(self) -> None:
-        loaded = load_item(self._model_path())
+        loaded = load_item(self._model_path(), self.device)
         own = self.global_params
         self.global_params = own | {name: value for name, value in loaded.items() if name in own}
 
@@ -412,7 +412,7 @@ class Server(RoundLoop):
         save_item(item, Path(self.save_folder_name) / f"server_{item_name}.pt")
 
     def load_item(self, item_name: str) -> Any:
-        return load_item(Path(self.save_folder_name) / f"server_{item_name}.pt")
+        return load_item(Path(self.save_folder_name) / f"server_{item_name}.pt", self.device)
 
 
 def ratio(part: float, whole: float) -> float:
