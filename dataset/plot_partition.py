@@ -40,7 +40,7 @@ def draw(folder: Path) -> Path:
     axes.set(xlim=(-0.7, num_clients - 0.3), ylim=(-0.7, num_classes - 0.3), xlabel="client", ylabel="class")
     axes.set_title(f"{folder.resolve().name}: {counts.sum():,} images, {num_clients} clients, {num_classes} classes")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True))
+        axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3, linewidth=0.4)
     axes.set_axisbelow(True)
 

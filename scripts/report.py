@@ -1,6 +1,7 @@
 """Compares runs: one table, one picture of their curves, and the settings in which they differ.
 
 python scripts/report.py results/*.h5 --out curves.png --differences
+python scripts/report.py results                            all .h5 files in the folder and its sub-folders
 
 Point A is after the download, point B after local training. Repeats of one setting are shown as their mean, in the
 picture with a band from the lowest to the highest. Best A is selected on the test set, so it flatters; last A does not.
@@ -8,6 +9,7 @@ picture with a band from the lowest to the highest. Best A is selected on the te
 
 import argparse
 import itertools
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+from flcore import registry
 from utils.errors import UsageError
 from utils.result_utils import Run, read_run, write_in_place
 
@@ -117,7 +120,9 @@ def table(groups: Sequence[Group]) -> list[list[str]]:
         if group.dataset not in reference or group.algorithm == "FedAvg":
             reference[group.dataset] = group.seconds()
     columns: dict[str, Callable[[Group], str]] = {
-        "algorithm": lambda g: g.label + ("" if len(g.runs) == 1 else f" x{len(g.runs)}") + _unfinished(g),
+        "algorithm": lambda g: (
+            g.label + RECONSTRUCTED * is_reconstruction(g) + (f" x{len(g.runs)}" if g.runs[1:] else "") + _states(g)
+        ),
         "data set": lambda g: g.dataset,
         "rounds": _rounds,
         "last A": lambda g: _number(g.last("rs_test_acc"), scale=100),
@@ -134,9 +139,20 @@ def table(groups: Sequence[Group]) -> list[list[str]]:
     return [list(columns), *([cell(group) for cell in columns.values()] for group in groups)]
 
 
-def _unfinished(group: Group) -> str:
+def _states(group: Group) -> str:
+    """What a reader must know of the runs: unfinished ones, and those whose last training loss is not finite."""
     states = {run.status for run in group.runs} - {"finished", ""}
+    losses = [np.ravel(run.arrays.get("rs_train_loss", ())) for run in group.runs]
+    states |= {"diverged" for loss in losses if len(loss) and not np.isfinite(loss[-1])}
     return f" [{', '.join(sorted(states))}]" if states else ""
+
+
+ALGORITHMS = {algorithm.name: algorithm for algorithm in registry.ALGORITHMS}
+RECONSTRUCTED = "†"
+
+
+def is_reconstruction(group: Group) -> bool:
+    return group.algorithm in ALGORITHMS and registry.server_class(ALGORITHMS[group.algorithm]).reconstruction is True
 
 
 NOTES = """Accuracies in percent over all clients' test samples. A: after download; B: after local training; std and
@@ -198,7 +214,7 @@ def draw(groups: Sequence[Group], out: Path) -> None:
         _label_ends(panel, ends)
         panel.set_title(dataset, loc="left", fontweight="bold")
         panel.set_xlabel("round")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panel.grid(axis="y", color="#dddddd", linewidth=0.7)
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
@@ -275,27 +291,59 @@ def report_differences(groups: Sequence[Group]) -> None:
         print("no setting differs")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs of these files and of the folders' files, and a line about each that cannot be used."""
+    runs, problems = [], []
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.rglob("*.h5")) if path.is_dir() else [path]
+        if path.is_dir() and not any(path.rglob("*.h5")):
+            problems.append(f"there is no result file in {path}")
+    for path in dict.fromkeys(files):
+        try:
+            run = read_run(path, ALGORITHMS)
+        except UsageError as error:
+            problems.append(str(error))
+            continue
+        if "rs_test_acc" in run.arrays:
+            runs.append(run)
+        else:
+            problems.append(f"{path} is not a result file: it has no array rs_test_acc")
+    return runs, problems
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 2 if one of the files could not be used."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.h5", help="result files")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.h5", help="result files, or folders of them")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the picture of the curves here")
     parser.add_argument("--differences", action="store_true", help="name the settings in which the runs differ")
     args = parser.parse_args(argv)
 
-    groups = group_runs([read_run(path) for path in args.files])
+    runs, problems = read_runs(args.files)
+    for problem in problems:
+        print(f"report: {problem}", file=sys.stderr)
+    if not runs:
+        return UsageError.exit_code
+    groups = group_runs(runs)
     print_aligned(table(groups), left=2)
     print(NOTES)
+    if any(map(is_reconstruction, groups)):
+        print(f"{RECONSTRUCTED} reconstructed without the paper's text or code: not the authors' numbers.")
     if args.differences:
         print()
         report_differences(groups)
     if args.out:
         draw(groups, args.out)
         print(f"curves: {args.out}")
+    return UsageError.exit_code if problems else 0
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `report.py ... | head` ends without a word
     try:
-        main()
+        sys.exit(main())
     except (UsageError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         sys.exit(UsageError.exit_code)

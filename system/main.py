@@ -16,7 +16,7 @@ from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
 from utils import data_utils, result_utils
-from utils.args import describe_ignored, make_parser, parse, resolve_device
+from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, resolve_device
 from utils.errors import RunError, UsageError
 from utils.seeds import numpy_generator, seed_everything
 
@@ -34,8 +34,14 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
     algorithm = registry.find(args.algorithm)
     args.algorithm = algorithm.name
     server = servers[algorithm.name]
+    args.unused = frozenset({"unused"})  # names that do not belong to this run's settings
     if server.uses is not None:
-        for note in describe_ignored(args, {*server.uses, *registry.own_flags(server)}):
+        used = {*server.uses, *registry.own_flags(server)}
+        optional = {flag.name for flag in FLAGS if flag.group == ALGORITHM}.union(
+            *map(registry.own_flags, servers.values())
+        )
+        args.unused |= optional - used
+        for note in describe_ignored(args, used):
             print(note)
         for name, value in server.uses.items():
             if name not in args.given:
@@ -61,12 +67,14 @@ def use_data(args: argparse.Namespace) -> None:
     args.num_classes = config["num_classes"]
     args.shape = data_utils.dataset_shape(config, args.dataset)
     args.data_digest = data_utils.dataset_digest(args.dataset)
+    for i in range(args.num_clients, args.num_clients + args.num_new_clients):  # better refused now than after training
+        data_utils.read_data(args.dataset, i)
 
 
 def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: Any) -> None:
     """All repeats (``-pv`` to ``-t``), each with its result files."""
     goal, model_name = args.goal, args.model
-    settings = result_utils.run_settings(args, args.data_digest)
+    settings = result_utils.run_settings(args, args.data_digest, args.unused)
     for repeat in range(args.prev, args.times):
         args.repeat = repeat
         files = result_utils.claim_run(

@@ -80,7 +80,8 @@ def test_a_boolean_without_value_leaves_the_next_flag_alone():
         ("-fs", ["0"], ["-1"]),
         ("-nnc", ["0"], ["-1"]),
         ("-ften", ["0"], ["-1"]),
-        ("-sd", ["0"], ["-1"]),
+        ("-sd", ["0", str(2**63 - 1)], ["-1", str(2**63)]),
+        ("--num_threads", ["1", "1024"], ["0", "1025"]),
         ("-tth", ["1"], ["0"]),
         ("-s", ["1", "100"], ["0", "101"]),
         ("-dev", ["auto", "cpu", "cuda", "cuda:12", "mps"], ["gpu", "cuda:", "cuda:x", "CUDA", "cpu:0"]),
@@ -88,7 +89,7 @@ def test_a_boolean_without_value_leaves_the_next_flag_alone():
     ],
 )
 def test_ranges_are_checked_and_the_flag_is_named(short, good, bad, capsys):
-    flag = next(flag for flag in FLAGS if flag.short == short)
+    flag = next(flag for flag in FLAGS if short in flag.spellings)
     for word in good:
         assert getattr(read(short, word), flag.name) == flag.type(word)
     for word in bad:
@@ -99,6 +100,10 @@ def test_ranges_are_checked_and_the_flag_is_named(short, good, bad, capsys):
 def test_the_first_repeat_lies_below_the_number_of_repeats(capsys):
     assert read("-pv", "2", "-t", "3").prev == 2
     assert "-pv/--prev: must be below -t/--times (3)" in refused(capsys, "-pv", "3", "-t", "3")
+
+
+def test_names_are_not_completed(capsys):
+    assert "--local_ep" in refused(capsys, "--local_ep", "3")
 
 
 def test_given_is_what_was_typed():
@@ -199,6 +204,7 @@ def test_device(cards, number, words, device):
     said = []
     assert str(resolve_device(read(*words.split()), said.append)) == device
     assert len(said) == 1 and device in said[0]
+    assert ("-did has no effect" in said[0]) is ("-did" in words and device == "cpu")
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ def test_few_shot_takes_the_first_of_each_class_of_the_training_data(root):
         (X, Y - 1, r"labels must be whole numbers in 0\.\.3"),
         (X, Y + 0.5, "labels must be whole numbers"),
         (X, Y.astype(str), "labels must be whole numbers"),
-        (np.where(X > 0, np.nan, X), Y, "NaN or infinite"),
+        (np.where(X > 0, np.nan, X), Y, "NaN, infinite"),
+        (np.where(X > 0, 1e39, X.astype(float)), Y, "too large for float32"),
         (np.array([([1, 2], 2)] * 6, dtype=object), Y, "only images are supported so far, not text"),
     ],
 )
@@ -116,7 +117,17 @@ def test_other_content_is_refused(root, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"num_clients": 0, "num_classes": 2}', '{"num_clients": true}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"num_clients": 2, "num_classes": 1000001}',
+        '{"num_clients": 0, "num_classes": 2}',
+        '{"num_clients": true}',
+    ],
+)
 def test_damaged_config(root, content):
     (root / "Mine").mkdir()
     with pytest.raises(UsageError, match=r"config\.json is missing"):
@@ -137,7 +148,36 @@ def test_a_changed_config_is_read_again(root):
 def test_shape_from_config_or_file(root):
     put(root, X, Y)
     assert dataset_shape({"shape": [3, 8, 8]}, "Mine") == (3, 8, 8)
-    assert dataset_shape({}, "Mine") == (1, 2, 2)
+    assert dataset_shape(read_config("Mine"), "Mine") == (1, 2, 2)
+    put(root, np.empty(0), Y[:0])  # a first client without images does not know
+    put(root, X, Y, part="test/0.npz")
+    assert dataset_shape(read_config("Mine"), "Mine") == (1, 2, 2)
+    data = read_data("Mine", 0)
+    assert (data["x"].shape, data["x"].dtype, data["y"].shape) == ((0, 1, 2, 2), np.float32, (0,))
+    put(root, np.empty(0), Y[:0], part="test/0.npz")
+    with pytest.raises(UsageError, match="Mine .*has no image at all"):
+        read_data("Mine", 0)
+
+
+@pytest.mark.parametrize(("shape", "source"), [(None, "the first client's have"), ([1, 2, 2], "config.json says")])
+def test_a_client_of_another_shape_is_named(root, shape, source):
+    put(root, X, Y)
+    put(root, X.reshape(6, 1, 4, 1), Y, part="test/0.npz")
+    if shape:
+        (root / "Mine" / "config.json").write_text(json.dumps(read_config("Mine") | {"shape": shape}))
+    read_data("Mine", 0)
+    with pytest.raises(UsageError, match=rf"Mine.test.0\.npz: .*\(1, 4, 1\), {source} \(1, 2, 2\)"):
+        read_data("Mine", 0, is_train=False)
+
+
+@pytest.mark.parametrize(
+    "part", ['"shape": []', '"shape": [1, 0, 2]', '"shape": "x"', '"shape": [true]', '"shape": null']
+)
+def test_an_impossible_shape_is_named(root, part):
+    put(root, X, Y)
+    (root / "Mine" / "config.json").write_text(f'{{"num_clients": 1, "num_classes": 4, {part}}}')
+    with pytest.raises(UsageError, match=r"Mine.config\.json is damaged: shape must be"):
+        read_data("Mine", 0)
 
 
 def test_digest_tells_data_apart(root):
@@ -253,6 +293,9 @@ def test_the_command_in_the_error_does_it(root, digits, monkeypatch):
 def test_data_sets_without_a_generator(root):
     write_dataset(root, "Tiny")
     with pytest.raises(UsageError, match="has 4 clients, 10 are asked for: use -nc 4 or make it again"):
+        ensure_dataset("Tiny", 10)
+    (root / "Tiny" / "test" / "1.npz").unlink()
+    with pytest.raises(UsageError, match=r"1\.npz is missing or empty: make it again with the tool"):  # no -nc helps
         ensure_dataset("Tiny", 10)
     (root / "Tiny" / "config.json").unlink()
     with pytest.raises(UsageError, match=r"config\.json is missing.*make it again with the tool"):

@@ -131,6 +131,21 @@ def test_too_few_slots_are_an_error():
         assign(balanced(10, 30), 4, 10, True, False, "pat", 11)
 
 
+@pytest.mark.parametrize(
+    ("images", "clients", "minimum", "ways"),
+    [
+        (30, 20, 10, "at most 3 clients (--num_clients) or more images (--fraction, --source)"),
+        (30, 10, 5, "at most 6 clients (--num_clients) or --min_samples 3 or more images (--fraction, --source)"),
+        (4, 1, 5, "--min_samples 4 or more images (--fraction, --source)"),
+        (1, 3, 5, "more images (--fraction, --source)"),
+    ],
+)
+def test_too_few_images_and_what_is_possible(images, clients, minimum, ways):
+    with pytest.raises(UsageError) as error:
+        assign(np.arange(images) % 2, clients, 2, True, False, "pat", 2, min_samples=minimum)
+    assert str(error.value).endswith(f"need {clients * minimum} images, there are {images}: take {ways}")
+
+
 @pytest.mark.parametrize("partition", ["dir", "pat", None])
 def test_iid_is_pat_with_all_classes_whatever_the_partition(partition):
     y = balanced(5, 40)

@@ -108,6 +108,41 @@ def test_spellings(given, terms, note, capsys):
     assert out == (f"note: {note}\n" if note else "")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("non-iid - dir", "noniid"),
+        ("NonIID", "noniid"),
+        ("IID", "iid"),
+        ("noniid - Dir", "dir"),
+        ("noniid - dirichlet", "dir"),
+        ("noniid - pathological", "pat"),
+        ("noniid - ex-dir", "exdir"),
+        ("noniid balanced pat", "balance"),
+        ("noniid unbalanced pat", "-"),
+        ("noniid dir", None),
+        ("noniid - xyz", None),
+    ],
+)
+def test_near_misses_are_understood_but_not_guessed(given, meant, capsys):
+    with pytest.raises(SystemExit):
+        parse("MNIST", given.split())
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "must be" in message and message.endswith("In full: noniid - dir")
+    assert (f"did you mean {meant}?" in message) if meant else "did you mean" not in message
+
+
+def test_exdir_works_as_help_spells_it(tmp_path, capsys):
+    main("Digits", ["noniid", "-", "exdir", "--out", str(tmp_path / "Digits")])
+    config = config_of(tmp_path / "Digits")
+    assert (config["alpha"], config["class_per_client"], config["arguments"]) == (100, 2, ["noniid", "-", "exdir"])
+    assert parse("Digits", "noniid - exdir --alpha 0.1".split()).arguments[-2:] == ["--alpha", "0.1"]
+    assert parse("Digits", "noniid - exdir --alpha 100".split()).arguments == ["noniid", "-", "exdir"]
+    with pytest.raises(SystemExit):
+        parse("Digits", ["--help"])
+    assert "(0.1 for dir, 100 for exdir)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_paper_defaults():
     args = parse("Cifar100", [])
     assert (args.num_clients, args.alpha, args.train_ratio, args.seed, args.fraction) == (20, 0.1, 0.75, 1, 1.0)
@@ -313,6 +348,19 @@ def test_picture_from_config_alone_with_empty_clients(tmp_path, statistic):
     config = {"num_clients": 3, "num_classes": 4, "Size of samples for labels in clients": statistic}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert plot_partition.draw(tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 20])
+def test_ticks_are_whole_numbers(tmp_path, clients, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure.axes[0]))
+    config = {"num_clients": clients, "num_classes": 1, "Size of samples for labels in clients": [[[0, 3]]] * clients}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plot_partition.draw(tmp_path)
+    for ticks in (drawn[0].get_xticks(), drawn[0].get_yticks()):
+        assert 0 in ticks and (ticks == ticks.astype(int)).all()
 
 
 def test_a_large_picture_stays_a_sensible_size(tmp_path):

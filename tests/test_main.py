@@ -73,6 +73,13 @@ def test_other_settings_never_overwrite_and_repeats_get_a_number_each(run, tmp_p
         assert one["rs_train_loss"][0] != two["rs_train_loss"][0]  # another initial model and other batches
 
 
+def test_a_flag_without_effect_does_not_make_other_settings(run, tmp_path):
+    assert run().returncode == 0
+    done = run("-lam", "7", "--cpd_tau", "3", "-ex", "loop", "--reuse")
+    assert done.returncode == 0 and "reused" in done.stdout
+    assert len(list(tmp_path.glob("*.h5"))) == 1
+
+
 def test_repeats_end_with_pfllibs_summary(run):
     done = run("-t", "2")
     assert "std for best accuracy" in done.stdout and "mean for best accuracy" in done.stdout

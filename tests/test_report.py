@@ -1,7 +1,9 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -125,6 +127,78 @@ def test_a_damaged_file_is_named_with_exit_code_2(tmp_path):
     path.write_bytes(b"junk")
     done = run_report(path)
     assert done.returncode == 2 and path.name in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_good_ones_among_bad_files_are_shown(tmp_path):
+    good = make_run(tmp_path)
+    junk, foreign, bare = (tmp_path / f"MNIST_FedAvg_{name}_0.h5" for name in ("junk", "foreign", "bare"))
+    junk.write_bytes(b"junk")
+    write_h5(foreign, {"weights": [1.0]})
+    write_h5(bare, {"rs_test_acc": [0.5]})
+    with h5py.File(bare, "a") as file:
+        file["rs_seconds"] = "text"
+    bare.with_suffix(".run.json").write_text('{"algorithm": "FedAvg"}')  # the rest comes from the name
+    done = run_report(junk, good, foreign, bare, tmp_path / "missing.h5")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:4]] == ["FedAvg", "FedAvg"]
+    problems = done.stderr.splitlines()
+    assert len(problems) == 3 and all(line.startswith("report: ") for line in problems)
+    assert junk.name in problems[0] and foreign.name in problems[1] and "missing.h5" in problems[2]
+
+
+def test_a_folder_means_its_files(tmp_path):
+    paths = make_run(tmp_path, "FedCPD"), make_run(tmp_path / "a" / "b")
+    (tmp_path / "empty").mkdir()
+    runs, problems = report.read_runs([tmp_path, paths[0], tmp_path / "empty"])
+    assert {run.path for run in runs} == set(paths) and len(runs) == 2
+    assert problems == [f"there is no result file in {tmp_path / 'empty'}"]
+    assert run_report(tmp_path / "empty").returncode == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    command = [sys.executable, str(REPO / "scripts" / "report.py"), str(make_run(tmp_path))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()  # as `| head -0` does
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait()
+
+
+ALGORITHMS = json.loads((REPO / "tests" / "pfllib_surface.json").read_text())["algorithms"]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("My_Data_FedAvg_test_0", ("My_Data", "FedAvg", "test", 0)),
+        ("My_Data_LG-FedAvg_a_b_12", ("My_Data", "LG-FedAvg", "a_b", 12)),
+        ("MNIST_FedAvg_FedRep_test_1", ("MNIST", "FedAvg", "FedRep_test", 1)),
+        ("MNIST_New_My_goal_1", ("MNIST", "New", "My_goal", 1)),
+    ],
+)
+def test_names_of_data_sets_may_hold_underscores(tmp_path, name, parts):
+    write_h5(tmp_path / f"{name}.h5", {})
+    run = read_run(tmp_path / f"{name}.h5", ALGORITHMS)
+    assert (run.dataset, run.algorithm, run.goal, run.repeat) == parts
+    write_h5(tmp_path / "My_Data_FedRep_test_0.h5", {"rs_test_acc": [0.5]})
+    assert report.read_runs([tmp_path / "My_Data_FedRep_test_0.h5"])[0][0].dataset == "My_Data"  # ours are known
+
+
+@pytest.mark.parametrize("last", [float("nan"), float("inf"), 1.0])
+def test_a_diverged_run_is_marked(tmp_path, last):
+    paths = [
+        make_run(tmp_path, arrays={"rs_train_loss": [float("nan"), 1.0]}),
+        make_run(tmp_path, repeat=1, arrays={"rs_train_loss": [1.0, last]}, status="interrupted"),
+    ]
+    marks = "interrupted" if last == 1 else "diverged, interrupted"
+    assert cells(*paths)[0]["algorithm"] == f"FedAvg x2 [{marks}]"
+
+
+def test_a_reconstruction_is_marked_with_a_footnote(tmp_path):
+    paths = make_run(tmp_path, "FedCRL"), make_run(tmp_path)
+    assert [row["algorithm"] for row in cells(*paths)] == ["FedCRL†", "FedAvg"]
+    assert "† reconstructed" in run_report(*paths).stdout
+    assert "†" not in run_report(paths[1]).stdout
 
 
 @pytest.mark.parametrize("heights", [[1.0, 1.0, 1.0], [0.0, 50.0, 100.0], [99.0, 99.5, 100.0]])

@@ -103,9 +103,12 @@ def test_settings_are_what_decides_the_numbers():
     base = settings_of()
     assert (
         settings_of("-go", "x", "-t", "3", "-pv", "1", "--results_dir", "r", "--overwrite", "--num_threads", "2")
+        == settings_of("-ex", "loop")
         == base
     )
     assert settings_of("-lr", "0.02") == base | {"local_learning_rate": 0.02}
+    ignored = run_settings(parse(make_parser(), ["-lam", "7"]), "d1", {"lamda"})
+    assert ignored == {name: value for name, value in base.items() if name != "lamda"}
     assert run_settings(parse(make_parser(), []), "d2") == base | {"data_digest": "d2"}
 
 
@@ -168,20 +171,72 @@ def test_the_files_have_pfllibs_name(claim, tmp_path):
 
 def test_other_settings_never_overwrite(claim):
     first = finish(claim(lr=0.1), [0.1])
-    second = finish(claim(lr=0.2), [0.2])
+    second = claim(lr=0.2)
+    write_h5(second.h5, {"rs_test_acc": [0.2]})
+    second.finish("interrupted")
     assert second.goal == "test-" + settings_digest({"lr": 0.2})[:6]
     again = finish(claim(lr=0.2), [0.3])  # the second's name, and only that one, is taken again
     assert again.h5 == second.h5
     assert read_run(first.h5).arrays["rs_test_acc"] == [0.1] and read_run(second.h5).arrays["rs_test_acc"] == [0.3]
 
 
-def test_same_settings_are_replaced_with_a_word(tmp_path):
+def test_a_finished_result_is_never_replaced_without_being_asked(tmp_path, monkeypatch):
     said = []
-    finish(claim_run(tmp_path, "D", "A", "g", 0, {"lr": 1}, say=said.append))
+
+    def claim(code="a", **how):
+        monkeypatch.setattr(result_utils, "code_digest", lambda: code)
+        return claim_run(tmp_path, "D", "A", "g", 0, {"lr": 1}, say=said.append, **how)
+
+    first = finish(claim(), [0.1])
     assert said == []
-    files = claim_run(tmp_path, "D", "A", "g", 0, {"lr": 1}, say=said.append)
-    assert said == [f"results: {tmp_path / 'D_A_g_0.h5'}, an earlier run with the same settings, is replaced"]
-    assert not files.h5.exists()  # arrays and run.json always belong together
+    stem = "g-" + settings_digest({"lr": 1})[:6]
+    assert finish(claim(), [0.2]).goal == stem  # also with the same settings
+    [line] = said
+    assert f"'g' belongs to another run; this one is named '{stem}'" in line and "--reuse" in line
+    assert "--overwrite" in line and "\n" not in line
+    assert finish(claim(code="b"), [0.3]).goal == finish(claim(code="b", reuse=True)).goal == f"{stem}-2"
+    assert claim(reuse=True).goal == "g" and read_run(first.h5).arrays["rs_test_acc"] == [0.1]
+    assert finish(claim(overwrite=True), [0.4]).goal == "g" and read_run(first.h5).arrays["rs_test_acc"] == [0.4]
+    assert "D_A_g_0.h5, an earlier run with the same settings, is replaced" in said[-1]
+    both = {"reuse": True, "overwrite": True}  # always the user's own name: reused if it can be, replaced if not
+    assert finish(claim(code="b", **both), [0.5]).goal == "g" and claim(code="b", **both).reused
+    assert read_run(first.h5).arrays["rs_test_acc"] == [0.5]
+
+
+@pytest.mark.parametrize("ended", ["interrupted", "failed", "killed", "finished, file lost"])
+def test_what_is_not_finished_is_replaced(claim, ended):
+    files = claim(lr=0.1)
+    if "lost" not in ended:
+        write_h5(files.h5, {"rs_test_acc": [0.1]})
+    files.finish(ended.partition(",")[0])
+    if ended == "killed":
+        files.update(status="running", pid=pid_of_the_dead())
+    assert claim(lr=0.1).goal == "test"
+
+
+def test_what_is_replaced_stays_until_something_is_written(claim):
+    files = finish(claim(lr=0.1), [0.1])
+    files.h5.with_suffix(".pt").write_text("model")
+    before = files.json.read_text()
+    for lr in (0.1, 0.2):
+        again = claim(lr=lr, overwrite=True)
+        assert read_run(files.h5).arrays["rs_test_acc"] == [0.1]
+        again.finish("failed")  # before its first arrays
+        assert files.json.read_text() == before and files.h5.with_suffix(".pt").exists()
+    again = claim(lr=0.2, overwrite=True)
+    write_h5(again.h5, {"rs_test_acc": [0.2]})
+    assert not files.h5.with_suffix(".pt").exists()  # the old arrays' model
+    again.finish("interrupted")
+    run = read_run(files.h5)
+    assert (run.status, run.info["settings"], run.arrays["rs_test_acc"]) == ("interrupted", {"lr": 0.2}, [0.2])
+
+
+def test_pfllibs_own_file_that_was_not_replaced_after_all_has_no_run_json(claim, tmp_path):
+    write_h5(tmp_path / "Digits_FedCPD_test_0.h5", {})
+    files = claim(lr=0.1, overwrite=True)
+    assert files.goal == "test" and files.json.exists()
+    files.finish("failed")
+    assert files.h5.exists() and not files.json.exists()
 
 
 def test_pfllibs_own_file_is_not_overwritten(claim, tmp_path):
@@ -209,14 +264,27 @@ def test_a_run_still_going_is_left_alone(claim):
     assert claim(lr=0.1).goal == f"test-{digest}"
     assert claim(lr=0.1).goal == f"test-{digest}-2"
     assert claim(lr=0.1, overwrite=True).goal == f"test-{digest}-3"
-    going.finish("finished")
+    going.finish("interrupted")
     assert claim(lr=0.1).goal == "test"
 
 
-@pytest.mark.parametrize(("host", "replaced"), [(socket.gethostname(), True), ("elsewhere", False)])
-def test_a_run_whose_process_is_gone_is_replaced_unless_it_cannot_be_asked(claim, host, replaced):
-    claim(lr=0.1).update(pid=pid_of_the_dead(), host=host)
-    assert (claim(lr=0.1).goal == "test") is replaced
+@pytest.mark.parametrize(
+    ("host", "hours", "overwrite", "replaced"),
+    [
+        (socket.gethostname(), 0, False, True),
+        ("elsewhere", 5.9, False, False),  # cannot be asked
+        ("elsewhere", 6.1, False, True),  # but has been silent for long
+        ("elsewhere", 0, True, True),
+    ],
+)
+def test_a_run_whose_process_is_gone_is_replaced(claim, host, hours, overwrite, replaced):
+    files = claim(lr=0.1)
+    files.update(pid=pid_of_the_dead(), host=host)
+    write_h5(files.h5, {})
+    for path, age in ((files.h5, hours), (files.json, hours + 9)):  # the younger of the two counts
+        os.utime(path, (time.time() - age * 3600,) * 2)
+    assert read_run(files.h5).status == ("interrupted" if replaced and not overwrite else "running")
+    assert (claim(lr=0.1, overwrite=overwrite).goal == "test") is replaced
 
 
 def test_reuse(claim, monkeypatch):
@@ -345,8 +413,21 @@ def three_repeats(tmp_path, monkeypatch):
 def test_average_of_the_best(three_repeats, capsys):
     result_utils.average_data("FedAvg", "MNIST", "test", 3)
     lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2  # PFLlib's
     # best 0.5, 0.7, 0.6: mean 0.6, population standard deviation sqrt((0.01 + 0.01 + 0) / 3)
     assert lines[-2].startswith("std for best accuracy: 0.0816") and lines[-1].startswith("mean for best accuracy: 0.6")
+
+
+@pytest.mark.parametrize(
+    ("times", "lines"), [(4, ["std for best accuracy: 0.0", "mean for best accuracy: 0.5"]), (3, 0)]
+)
+def test_repeats_without_any_accuracy_do_not_count(tmp_path, monkeypatch, capsys, times, lines):
+    monkeypatch.setattr(result_utils, "RESULTS", tmp_path)
+    for repeat, curve in enumerate([[float("nan")] * 2, [], [float("nan")], [0.25, 0.5]]):
+        write_h5(tmp_path / f"MNIST_FedAvg_test_{repeat}.h5", {"rs_test_acc": curve})
+    result_utils.average_data("FedAvg", "MNIST", "test", times)
+    lines = lines or ["std for best accuracy: nan", "mean for best accuracy: nan"]
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_a_missing_repeat_does_not_hide_the_others(three_repeats, capsys):

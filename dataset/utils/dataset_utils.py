@@ -21,7 +21,7 @@ from utils.seeds import numpy_generator
 
 BATCH_SIZE = 10
 TRAIN_RATIO = 0.75  # the part of each client's images to train on
-ALPHA = 0.1  # of the Dirichlet distribution; PFLlib advises 100 for exdir
+ALPHA = 0.1  # of the Dirichlet distribution; PFLlib advises 100 for exdir, which our generators take
 SEED = 1
 
 Statistic = list[list[tuple[int, int]]]  # (label, number of images) for each label of each client
@@ -172,7 +172,8 @@ def save_file(
         for client, content in enumerate(clients):
             with whole_file(folder / f"{client}.npz") as file:
                 np.savez_compressed(file, data=np.array(content, dtype=object))
-            config.setdefault("shape", list(np.shape(content["x"])[1:]))
+            if len(content["x"]):
+                config.setdefault("shape", list(np.shape(content["x"])[1:]))
     with whole_file(Path(config_path)) as file:
         file.write(json.dumps(config).encode())
 

@@ -1,7 +1,9 @@
 """The command behind every generate_<Name>.py: PFLlib's `noniid - dir`, and flags for what PFLlib has in its source."""
 
 import argparse
+import difflib
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from utils.seeds import numpy_generator
 from utils.sources import KNOWN, load
 
 NUM_CLIENTS = 20
+ALPHAS = {"dir": ALPHA, "exdir": 100.0}  # PFLlib's number for dir and its advice for exdir
 
 
 def main(name: str, argv: list[str] | None = None) -> None:
@@ -46,17 +49,19 @@ def parse(name: str, argv: list[str] | None = None) -> argparse.Namespace:
         "iid balance -",
     )
     add = parser.add_argument
-    add("niid", nargs="?", choices=["iid", "noniid"], default="noniid", help="do clients differ? (noniid)")
-    add(
-        "balance", nargs="?", choices=["balance", "-"], default="-", help="equal shares of a class, for iid and pat (-)"
-    )
-    add(
-        "partition",
-        nargs="?",
-        choices=["pat", "dir", "exdir", "-"],
-        help="for noniid: pat, few classes a client; dir, Dirichlet shares (default); exdir, Dirichlet shares of few "
-        "classes",
-    )
+    for position, choices, default, text in (
+        ("niid", ("iid", "noniid"), "noniid", "do clients differ? (noniid)"),
+        ("balance", ("balance", "-"), "-", "equal shares of a class, for iid and pat (-)"),
+        (
+            "partition",
+            ("pat", "dir", "exdir", "-"),
+            None,
+            "for noniid: pat, few classes a client; dir, Dirichlet shares (default); exdir, Dirichlet shares of few "
+            "classes",
+        ),
+    ):
+        shown = f"{{{','.join(choices)}}}"
+        add(position, nargs="?", type=_word(*choices), default=default, metavar=shown, help=text)
     add(
         "-nc",
         "--nc",
@@ -66,7 +71,8 @@ def parse(name: str, argv: list[str] | None = None) -> argparse.Namespace:
         default=NUM_CLIENTS,
         help="number of clients (%(default)s)",
     )
-    add("--alpha", type=_number(float, 0, above=True), help=f"of Dirichlet; for exdir PFLlib advises 100 ({ALPHA})")
+    defaults = ", ".join(f"{alpha:g} for {kind}" for kind, alpha in ALPHAS.items())
+    add("--alpha", type=_number(float, 0, above=True), help=f"of Dirichlet: the smaller, the more unequal ({defaults})")
     add(
         "--classes_per_client",
         type=_number(int, 1, known.num_classes),
@@ -110,12 +116,13 @@ def parse(name: str, argv: list[str] | None = None) -> argparse.Namespace:
     if args.kind in ("iid", "dir"):
         _ignored(args.classes_per_client is not None, "--classes_per_client", args.kind)
         args.classes_per_client = None
-    args.alpha = args.alpha if args.alpha and args.kind in ("dir", "exdir") else ALPHA
+    alpha = ALPHAS.get(args.kind, ALPHA)  # PFLlib's config.json has one for iid and pat too
+    args.alpha = args.alpha if args.alpha and args.kind in ALPHAS else alpha
     args.classes_per_client = args.classes_per_client or known.class_per_client
 
     words = [args.niid, args.balance, args.partition]
     args.arguments = words if words != ["noniid", "-", "dir"] else []
-    usual = vars(parser.parse_args([])) | {"alpha": ALPHA, "classes_per_client": known.class_per_client}
+    usual = vars(parser.parse_args([])) | {"alpha": alpha, "classes_per_client": known.class_per_client}
     for flag in ("alpha", "classes_per_client", "train_ratio", "seed", "fraction", "min_samples", "source"):
         if getattr(args, flag) != usual[flag]:
             args.arguments += [f"--{flag}", str(getattr(args, flag))]
@@ -188,6 +195,22 @@ def _normalised(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _ignored(given: bool, what: str, kind: str) -> None:
     if given:
         print(f"note: {what} is ignored for {kind}")
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    """An argparse type: one of the words; the error for another one names the nearest."""
+
+    def word(text: str) -> str:
+        if text in words:
+            return text
+        letters = re.sub(r"[^a-z]", "", text.lower())
+        if letters.startswith(("un", "im")):  # unbalanced, imbalanced
+            letters = "-" * ("balance" in letters)
+        near = [known for known in words if letters.startswith(known)] or difflib.get_close_matches(letters, words, 1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise argparse.ArgumentTypeError(f"must be {' or '.join(words)}, not {text!r}{hint} In full: noniid - dir")
+
+    return word
 
 
 def _number(

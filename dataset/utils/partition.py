@@ -56,10 +56,7 @@ def partition(
     sizes = np.bincount(labels, minlength=num_classes)
     minimum = min_samples or {"dir": max(least, MIN_SAMPLES), "exdir": EXDIR_MIN_SAMPLES}.get(kind, MIN_SAMPLES)
     if minimum * num_clients > sizes.sum():
-        raise UsageError(
-            f"{num_clients} clients with at least {minimum} images each need {minimum * num_clients} images, there are "
-            f"{sizes.sum()}: take at most {sizes.sum() // minimum} clients (--num_clients), or a smaller --min_samples"
-        )
+        raise UsageError(_too_small(sizes.sum(), num_clients, minimum))
     slots = class_per_client if kind in ("pat", "exdir") else num_classes
     if slots is None or not 1 <= slots <= num_classes:
         raise UsageError(f"{kind!r} needs 1 to {num_classes} classes per client (--classes_per_client), not {slots}")
@@ -205,6 +202,18 @@ def deal(labels: np.ndarray, counts: np.ndarray, kind: str, rng: np.random.Gener
         for indices in clients:
             rng.shuffle(indices)
     return clients
+
+
+def _too_small(images: int, num_clients: int, minimum: int) -> str:
+    ways = ["more images (--fraction, --source)"]
+    if images // num_clients >= MIN_SAMPLES:
+        ways.insert(0, f"--min_samples {images // num_clients}")
+    if images >= minimum:
+        ways.insert(0, f"at most {images // minimum} clients (--num_clients)")
+    return (
+        f"{num_clients} clients with at least {minimum} images each need {minimum * num_clients} images, there are "
+        f"{images}: take {' or '.join(ways)}"
+    )
 
 
 def _too_few(kind: str, held: np.ndarray, minimum: int) -> str:

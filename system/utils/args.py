@@ -37,6 +37,8 @@ SHARE = Limit(lambda v: 0 <= v <= 1, "from 0 to 1")
 JOIN_SHARE = Limit(lambda v: 0 < v <= 1, "above 0 and at most 1")
 DROP_SHARE = Limit(lambda v: 0 <= v < 1, "at least 0 and below 1")
 BATCH = Limit(lambda v: v >= 1 or v == -1, "1 or more, or -1 for one batch of all samples")
+SEED = Limit(lambda v: 0 <= v < 2**63, "from 0 to 2**63 - 1")
+THREADS = Limit(lambda v: 1 <= v <= 1024, "from 1 to 1024")
 PERCENT = Limit(lambda v: 1 <= v <= 100, "from 1 to 100")
 DEVICE = Limit(lambda v: re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", v) is not None, "auto, cpu, cuda, cuda:N or mps")
 
@@ -79,11 +81,11 @@ FLAGS = (
     Flag("-ld", "learning_rate_decay", bool, False, GENERAL, "multiply the learning rate by -ldg after every round"),
     Flag("-ldg", "learning_rate_decay_gamma", float, 0.99, GENERAL, "factor of -ld", POSITIVE),
     Flag("-fs", "few_shot", int, 0, GENERAL, "training samples kept of each class; 0: all", AT_LEAST_0),
-    Flag("-sd", "seed", int, 0, GENERAL, "seed of all randomness", AT_LEAST_0),
+    Flag("-sd", "seed", int, 0, GENERAL, "seed of all randomness", SEED),
     Flag("-dev", "device", str, "auto", GENERAL, "auto (cuda if there is one), cpu, cuda, cuda:N or mps", DEVICE),
     Flag("-did", "device_id", str, "0", GENERAL, "number of the CUDA card, as in -dev cuda:N"),
     Flag("-ex", "executor", str, "auto", GENERAL, "how the clients of a round are run"),
-    Flag("", "num_threads", int, 1, GENERAL, "threads inside one operation on the CPU", AT_LEAST_1),
+    Flag("", "num_threads", int, 1, GENERAL, "threads inside one operation on the CPU", THREADS),
     Flag("", "data_dir", str, str(REPO / "dataset"), GENERAL, "folder of the data sets"),
     # Participation
     Flag("-jr", "join_ratio", float, 1.0, PARTICIPATION, "share of the clients that join a round", JOIN_SHARE),
@@ -94,8 +96,8 @@ FLAGS = (
     # Results
     Flag("-go", "goal", str, "test", RESULTS, "name of the experiment, part of the result's file name"),
     Flag("", "results_dir", str, str(REPO / "results"), RESULTS, "folder of the results"),
-    Flag("", "overwrite", bool, False, RESULTS, "replace a result of the same name made with other settings"),
-    Flag("", "reuse", bool, False, RESULTS, "keep a finished result of the same settings instead of running again"),
+    Flag("", "overwrite", bool, False, RESULTS, "replace a result of the same name, also a finished one"),
+    Flag("", "reuse", bool, False, RESULTS, "keep a finished result of the same settings and code; no new run"),
     Flag("-t", "times", int, 1, RESULTS, "number of repeats", AT_LEAST_1),
     Flag("-pv", "prev", int, 0, RESULTS, "number of the first repeat", AT_LEAST_0),
     Flag("-eg", "eval_gap", int, 1, RESULTS, "rounds between evaluations", AT_LEAST_1),
@@ -181,6 +183,7 @@ def make_parser(executors: Sequence[str] = ("auto", "loop")) -> argparse.Argumen
         prog="main.py",
         usage="python main.py -algo ALGORITHM -data DATASET [flags]        (--help lists all flags)",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=44, width=132),
+        allow_abbrev=False,  # a slip such as --local_ep must not become another flag
         epilog="Booleans: -ld, -ld True, -ld False; also 1/0, yes/no and --no-learning_rate_decay.",
     )
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(flag.group for flag in FLAGS)}
@@ -253,13 +256,14 @@ def resolve_device(args: argparse.Namespace, say: Callable[[str], None] = print)
     """
     kind, _, number = args.device.partition(":")
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    idle = "-did has no effect" if "device_id" in args.given else ""
     if kind == "auto" and not cards:
-        say("device: cpu (no CUDA device found)")
+        say(f"device: cpu ({'; '.join(filter(None, ('no CUDA device found', idle)))})")
         return torch.device("cpu")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UsageError("-dev mps: this machine or this build of torch has no MPS device; use -dev cpu or -dev auto")
     if kind in ("cpu", "mps"):
-        say(f"device: {kind}")
+        say(f"device: {kind}" + (f" ({idle})" if idle else ""))
         return torch.device(kind)
 
     if not args.device_id.isdecimal():

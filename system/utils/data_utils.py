@@ -3,6 +3,7 @@
 import difflib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shlex
@@ -23,16 +24,43 @@ ROOT = GENERATORS
 
 Config = dict[str, Any]
 
+MOST_CLASSES = 1_000_000  # more is a slip, and a last layer that fits into no memory
+
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_data(dataset: str, idx: int, is_train: bool = True) -> dict[str, np.ndarray]:
-    """Client `idx`'s training or test images: {"x": float32 (n, ...), "y": int64 (n)}.
+    """Client `idx`'s training or test images: {"x": float32 (n, *dataset_shape), "y": int64 (n)}.
 
     Raises UsageError naming the file if it is missing, damaged, or holds what cannot be trained on.
     """
-    path = ROOT / dataset / ("train" if is_train else "test") / f"{idx}.npz"
+    path, config = _file(dataset, idx, is_train), read_config(dataset)
+    x, y = _load(path)
+    shape = dataset_shape(config, dataset)
+    if not len(x):
+        x = x.reshape(0, *shape)  # other tools write (0,) for a client without images
+    if x.shape[1:] != shape:
+        source = "config.json says" if "shape" in config else "the first client's have"
+        raise UsageError(f"{path}: its images have the shape {x.shape[1:]}, {source} {shape}; make the data set again")
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused
+        x = x.astype(np.float32, copy=False)
+    if not np.isfinite(x).all():
+        raise UsageError(
+            f"{path}: x holds NaN, infinite values or numbers too large for float32; make the data set again"
+        )
+    num_classes = config["num_classes"]
+    if y.dtype.kind not in "biuf" or ((y < 0) | (y >= num_classes) | (y != y.astype(np.int64))).any():
+        raise UsageError(f"{path}: labels must be whole numbers in 0..{num_classes - 1}, as config.json says")
+    return {"x": x, "y": y.astype(np.int64, copy=False)}
+
+
+def _file(dataset: str, idx: int, is_train: bool) -> Path:
+    return ROOT / dataset / ("train" if is_train else "test") / f"{idx}.npz"
+
+
+def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The x and y of a file as they are stored: numbers and labels, one for one."""
     content = load_npz(path)
     data = content["data"].item() if "data" in content and content["data"].shape == () else content
     if not isinstance(data, dict) or not {"x", "y"} <= set(data):
@@ -44,12 +72,7 @@ def read_data(dataset: str, idx: int, is_train: bool = True) -> dict[str, np.nda
         )
     if not x.ndim or y.shape != x.shape[:1]:
         raise UsageError(f"{path}: x {x.shape} and y {y.shape} must have as many samples as labels")
-    if not np.isfinite(x).all():
-        raise UsageError(f"{path}: x holds NaN or infinite values; make the data set again")
-    num_classes = read_config(dataset)["num_classes"]
-    if y.dtype.kind not in "biuf" or ((y < 0) | (y >= num_classes) | (y != y.astype(np.int64))).any():
-        raise UsageError(f"{path}: labels must be whole numbers in 0..{num_classes - 1}, as config.json says")
-    return {"x": x.astype(np.float32, copy=False), "y": y.astype(np.int64, copy=False)}
+    return x, y
 
 
 def read_client_tensors(
@@ -93,12 +116,29 @@ def _parsed(path: Path, _mtime: int, _size: int) -> Config:
     for key in ("num_clients", "num_classes"):
         if not isinstance(config, dict) or type(config.get(key)) is not int or config[key] < 1:
             raise UsageError(f"{path} is damaged: {key} must be a whole number above 0")
+    if config["num_classes"] > MOST_CLASSES:
+        raise UsageError(f"{path} is damaged: num_classes is {config['num_classes']}, more than {MOST_CLASSES}")
+    shape = config.get("shape", [1])
+    if not isinstance(shape, list) or not shape or any(type(size) is not int or size < 1 for size in shape):
+        raise UsageError(f"{path} is damaged: shape must be whole numbers above 0, such as [3, 32, 32], not {shape}")
     return config  # type: ignore[no-any-return]
 
 
 def dataset_shape(config: Config, dataset: str) -> tuple[int, ...]:
-    """The shape of one image (C, H, W): from the config, or from the first client's file where PFLlib wrote it."""
-    return tuple(config["shape"]) if "shape" in config else read_data(dataset, 0)["x"].shape[1:]
+    """The shape of one image (C, H, W): from the config, or from the first file with images where PFLlib wrote it."""
+    if "shape" in config:
+        return tuple(config["shape"])
+    for idx, is_train in itertools.product(range(config["num_clients"]), (True, False)):
+        path = _file(dataset, idx, is_train)
+        if path.is_file() and (shape := _stored_shape(path, path.stat().st_mtime_ns)):
+            return shape
+    raise UsageError(f"data set {dataset} in {ROOT} has no image at all; make it again")
+
+
+@functools.lru_cache(maxsize=64)  # asked for with every client's file
+def _stored_shape(path: Path, _mtime: int) -> tuple[int, ...]:
+    x, _ = _load(path)
+    return x.shape[1:] if len(x) else ()
 
 
 def dataset_digest(dataset: str) -> str:
@@ -121,15 +161,16 @@ def ensure_dataset(name: str, num_clients: int | None, say: Callable[[str], obje
     command to run. Upper and lower case do not matter. Returns the name as spelled on disk, and the config.
     """
     name = _known_name(name)
-    config, problem = _state(name)
-    if not problem:
+    config, broken = _state(name)
+    problem = broken
+    if not broken:
         if num_clients in (None, config["num_clients"]):
             return name, config
         problem = f"data set {name} has {config['num_clients']} clients, {num_clients} are asked for"
     generator = GENERATORS / f"generate_{name}.py"
     if not generator.is_file():
-        ways = [f"use -nc {config['num_clients']}"] if config else []
-        raise UsageError(f"{problem}: {' or '.join([*ways, 'make it again with the tool that it came from'])}")
+        way = "" if broken else f"use -nc {config['num_clients']} or "
+        raise UsageError(f"{problem}: {way}make it again with the tool that it came from")
 
     # The settings other than the defaults, as our generators note them.
     arguments = [str(item) for item in config.get("arguments") or []]

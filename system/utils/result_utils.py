@@ -15,7 +15,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,6 +40,9 @@ RESULTS = REPO / "results"  # main sets it from --results_dir
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads", "given"}
+NOT_SETTINGS |= {"executor"}  # all of them compute the same
+
+SILENCE = 6 * 3600  # seconds without a new file after which a run on another machine counts as dead
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -58,11 +61,15 @@ def write_in_place(path: Path) -> Iterator[Path]:
 
 
 def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
-    """Writes one data set per entry, float64 unless it holds integers, in one step."""
+    """Writes one data set per entry, float64 unless it holds integers, in one step.
+
+    A model saved beside it (.pt) belongs to the arrays that are replaced, and goes with them.
+    """
     with write_in_place(Path(path)) as temporary, h5py.File(temporary, "w") as file:
         for name, values in arrays.items():
             array = np.asarray(values)
             file.create_dataset(name, data=array if array.dtype.kind in "iu" else array.astype(np.float64))
+    Path(path).with_suffix(".pt").unlink(missing_ok=True)
 
 
 def write_json(path: Path | str, content: Any) -> None:
@@ -92,9 +99,13 @@ def _plain(value: Any) -> Any:
     return text if len(text) < 200 and "\n" not in text else type(value).__name__
 
 
-def run_settings(args: argparse.Namespace, data_digest: str | None) -> dict[str, Any]:
-    """All that decides a run's numbers: every argument but those in NOT_SETTINGS, and the digest of the data."""
-    arguments = {name: _plain(value) for name, value in sorted(vars(args).items()) if name not in NOT_SETTINGS}
+def run_settings(args: argparse.Namespace, data_digest: str | None, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """All that decides a run's numbers: every argument but those in NOT_SETTINGS, and the digest of the data.
+
+    ignored: further arguments to leave out, those without effect on the chosen algorithm.
+    """
+    left_out = NOT_SETTINGS.union(ignored)
+    arguments = {name: _plain(value) for name, value in sorted(vars(args).items()) if name not in left_out}
     return arguments | {"data_digest": data_digest}
 
 
@@ -160,6 +171,8 @@ class RunFiles:
     goal: str
     reused: bool
     info: dict[str, Any] = field(repr=False)
+    earlier: dict[str, Any] = field(repr=False)  # the run.json of the result that this run replaces, if it does
+    earlier_h5: tuple[int, int] | None  # and what tells that result's arrays from those that this run writes
 
     def update(self, **fields: Any) -> None:
         """Adds to run.json, or changes what it says."""
@@ -167,8 +180,26 @@ class RunFiles:
         write_json(self.json, self.info)
 
     def finish(self, status: str) -> None:
-        """Notes the end of the run; `status` is finished, interrupted or failed."""
+        """Notes the end of the run; `status` is finished, interrupted or failed.
+
+        A run that ends before it has written anything leaves the result that it was to replace as it was.
+        """
+        if self.earlier_h5 and self.earlier_h5 == _stamp(self.h5):
+            if self.earlier:
+                write_json(self.json, self.earlier)
+            else:
+                self.json.unlink()
+            return
         self.update(status=status, end=_now(), wall_time_s=round(time.time() - self.info["start_time"], 3))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes when the file is replaced; None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _now() -> str:
@@ -203,11 +234,17 @@ def _read_info(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _is_running(info: Mapping[str, Any]) -> bool:
+def _is_here(info: Mapping[str, Any]) -> bool:
+    return info.get("host") == socket.gethostname()
+
+
+def _is_running(info: Mapping[str, Any], h5: Path) -> bool:
+    """Whether the run that writes `h5`, with this run.json, is still going."""
     if info.get("status") != "running":
         return False
-    if info.get("host") != socket.gethostname():
-        return True  # a machine that shares the folder: it cannot be asked, so its run is left alone
+    if not _is_here(info):  # a machine that shares the folder and cannot be asked, but writes after every round
+        stamps = [stamp[1] for path in (h5, h5.with_suffix(".run.json")) if (stamp := _stamp(path))]
+        return time.time() - max(stamps, default=0) / 1e9 < SILENCE
     try:
         os.kill(info["pid"], 0)
     except (ProcessLookupError, KeyError, TypeError):
@@ -238,12 +275,14 @@ def claim_run(
     reuse: bool = False,
     say: Callable[[str], None] = print,
 ) -> RunFiles:
-    """Takes a name for a run, so that it never destroys what other settings or a run still going wrote.
+    """Takes a name for a run, so that it never destroys a finished result, nor what other settings or a run still
+    going wrote.
 
-    The name with the user's goal is free if no repeat under it was made with other settings; otherwise the goal gets
-    six digits of the settings' digest. A result of the same settings is replaced, or kept with `reuse` if it is
-    finished and the code is still the same. A run that is still going is left alone, by a further suffix. `overwrite`
-    replaces other settings' results too. Give the returned `goal` to the claims of a run's further repeats.
+    The name with the user's goal is free if no repeat under it was made with other settings, and this repeat is not
+    there or not finished; otherwise the goal gets six digits of the settings' digest, then a number. `reuse`: a
+    finished result of the same settings and the same code is kept in place of a new run. `overwrite`: any result of
+    the name is replaced, unless a run on this machine is still writing it. What is replaced stays until the new run
+    writes its first arrays. Give the returned `goal` to the claims of a run's further repeats.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -251,34 +290,46 @@ def claim_run(
     folder, goal = Path(results_dir), _safe(goal)
     digest, code = settings_digest(settings), code_digest()
 
+    def h5_of(name: str) -> Path:
+        return folder / f"{_safe(dataset)}_{_safe(algorithm)}_{name}_{repeat}.h5"
+
     def earlier(name: str) -> dict[int, dict[str, Any]]:
         """The run.json of every repeat with a file under this goal; empty for PFLlib's own files."""
         stem = f"{_safe(dataset)}_{_safe(algorithm)}_{name}_"
         found = (re.fullmatch(re.escape(stem) + r"(\d+)\.(h5|run\.json)", path.name) for path in folder.iterdir())
         return {int(match[1]): _read_info(folder / f"{stem}{match[1]}.run.json") for match in found if match}
 
+    def is_finished(info: Mapping[str, Any], name: str) -> bool:
+        return info.get("status") == "finished" and h5_of(name).exists()
+
+    def is_reusable(info: Mapping[str, Any], name: str) -> bool:
+        same = info.get("settings_digest") == digest and info.get("code_digest") == code
+        return reuse and same and is_finished(info, name)
+
     def is_free(name: str) -> bool:
         runs = earlier(name)
+        own = runs.get(repeat, {})
+        if _is_running(own, h5_of(name)) and (_is_here(own) or not overwrite):
+            return False
         alike = all(info.get("settings_digest") == digest for info in runs.values())
-        return (alike or overwrite) and not _is_running(runs.get(repeat, {}))
+        return overwrite or (alike and (not is_finished(own, name) or is_reusable(own, name)))
 
     with _locked(folder):
         name = next(name for name in _goals(goal, digest) if is_free(name))
-        previous = earlier(name).get(repeat)
-        stem = folder / f"{_safe(dataset)}_{_safe(algorithm)}_{name}_{repeat}"
-        files = RunFiles(Path(f"{stem}.h5"), Path(f"{stem}.run.json"), name, False, previous or {})
-        same = files.info.get("settings_digest") == digest
-        finished = files.info.get("status") == "finished" and files.h5.exists()
-        if reuse and finished and same and files.info["code_digest"] == code:
-            say(f"results: {files.h5} is finished with the same settings and is reused")
-            files.reused = True
+        previous, h5 = earlier(name).get(repeat), h5_of(name)
+        files = RunFiles(h5, h5.with_suffix(".run.json"), name, False, {}, previous or {}, _stamp(h5))
+        if is_reusable(files.earlier, name):
+            say(f"results: {h5} is finished with the same settings and is reused")
+            files.info, files.reused = files.earlier, True
             return files
         if name != goal:
-            say(f"results: the name '{goal}' belongs to another run; this one is named '{name}'")
+            say(
+                f"results: the name '{goal}' belongs to another run; this one is named '{name}' (--reuse keeps a "
+                f"finished run of the same settings and code in its place, --overwrite replaces what has the name)"
+            )
         if previous is not None:
-            say(f"results: {files.h5}, an earlier run with {'the same' if same else 'other'} settings, is replaced")
-            files.h5.unlink(missing_ok=True)
-        files.info = {}
+            same = previous.get("settings_digest") == digest
+            say(f"results: {h5}, an earlier run with {'the same' if same else 'other'} settings, is replaced")
         files.update(
             status="running",
             dataset=dataset,
@@ -315,26 +366,32 @@ class Run:
     def status(self) -> str:
         """finished, interrupted, failed or running; a run whose process is gone was interrupted. Empty if unknown."""
         status = str(self.info.get("status", ""))
-        return "interrupted" if status == "running" and not _is_running(self.info) else status
+        return "interrupted" if status == "running" and not _is_running(self.info, self.path) else status
 
 
-def read_run(path: Path | str) -> Run:
-    """Reads a result file and the run.json beside it.
+def read_run(path: Path | str, algorithms: Collection[str] = ()) -> Run:
+    """Reads a result file's arrays of numbers and the run.json beside it.
+
+    algorithms: known names. Without a run.json the file's name is split at the first of them, so that the data set's
+    may hold underscores; without a known one, at the first two underscores.
 
     Raises:
         UsageError: the file is missing, damaged, or not named as a result.
     """
     path = Path(path)
-    name = re.fullmatch(r"([^_]+)_([^_]+)_(.+)_(\d+)\.h5", path.name)
+    known = "|".join(map(re.escape, algorithms))
+    name = re.fullmatch(rf"(.+?)_({known})_(.+)_(\d+)\.h5", path.name) if known else None
+    name = name or re.fullmatch(r"([^_]+)_([^_]+)_(.+)_(\d+)\.h5", path.name)
     info = _read_info(path.with_suffix(".run.json"))
     try:
         with h5py.File(path, "r") as file:
-            arrays = {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
+            found = {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
+        arrays = {key: values for key, values in found.items() if np.asarray(values).dtype.kind in "biuf"}
     except FileNotFoundError:
         raise UsageError(f"there is no result file {path}") from None
     except (OSError, RuntimeError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a readable result file ({error}); remove it and run again") from None
-    if "algorithm" in info:
+    if {"dataset", "algorithm", "goal", "repeat"} <= info.keys():
         return Run(path, arrays, info, info["dataset"], info["algorithm"], info["goal"], int(info["repeat"]))
     if not name:
         raise UsageError(f"{path} has no run.json and is not named <dataset>_<algorithm>_<goal>_<run>.h5")
@@ -345,8 +402,12 @@ def read_run(path: Path | str) -> Run:
 
 
 def average_data(algorithm: str = "", dataset: str = "", goal: str = "", times: int = 10) -> None:
-    """Prints the mean and the population standard deviation over the repeats of each one's best test accuracy."""
-    best = [np.nanmax(curve) for curve in get_all_results_for_one_algo(algorithm, dataset, goal, times) if len(curve)]
+    """Prints the mean and the population standard deviation over the repeats of each one's best test accuracy.
+
+    A repeat that has none, without an evaluation or with NaN only, does not count.
+    """
+    curves = get_all_results_for_one_algo(algorithm, dataset, goal, times)
+    best = [np.nanmax(curve) for curve in curves if not np.isnan(curve).all()]
     print("std for best accuracy:", np.std(best) if best else float("nan"))
     print("mean for best accuracy:", np.mean(best) if best else float("nan"))
 
@@ -359,17 +420,24 @@ def get_all_results_for_one_algo(
     Raises:
         UsageError: no repeat has one.
     """
-    names = [f"{dataset}_{algorithm}_{goal}_{repeat}" for repeat in range(times)]
-    curves = [read_data_then_delete(name) for name in names if (RESULTS / f"{name}.h5").exists()]
+    paths = [RESULTS / f"{dataset}_{algorithm}_{goal}_{repeat}.h5" for repeat in range(times)]
+    curves = [_test_accuracy(path) for path in paths if path.exists()]
     if not curves:
-        raise UsageError(f"there is no result file {RESULTS / names[0]}.h5, nor of another of the {times} repeats")
+        raise UsageError(f"there is no result file {paths[0]}, nor of another of the {times} repeats")
     return curves
 
 
+def _test_accuracy(path: Path) -> NDArray[np.float64]:
+    return read_run(path).arrays.get("rs_test_acc", np.empty(0))
+
+
 def read_data_then_delete(file_name: str, delete: bool = False) -> NDArray[np.float64]:
-    """The test accuracies over the rounds in `<results>/<file_name>.h5`, which is removed if `delete`."""
+    """The test accuracies over the rounds in `<results>/<file_name>.h5`, which is removed if `delete`.
+
+    Prints their number, as PFLlib does.
+    """
     path = RESULTS / f"{file_name}.h5"
-    curve = read_run(path).arrays.get("rs_test_acc", np.empty(0))
+    curve = _test_accuracy(path)
     if delete:
         path.unlink()
     print("Length: ", len(curve))
