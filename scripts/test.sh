@@ -14,6 +14,6 @@ echo "== ruff"
 echo "== mypy"
 "$bin/mypy"
 echo "== pytest, quick"
-"$bin/pytest" --durations=10
+"$bin/pytest" -n 2 --durations=10
 echo "== pytest, slow"
-"$bin/pytest" -m slow --durations=10 || [ $? -eq 5 ] # 5: no test is marked slow
+"$bin/pytest" -n 2 -m slow --durations=10 || [ $? -eq 5 ] # 5: no test is marked slow

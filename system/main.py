@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from flcore import registry
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
-from utils import data_utils, result_utils
+from utils import data_utils, interrupt, result_utils
 from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, resolve_device
 from utils.errors import RunError, UsageError
 from utils.seeds import numpy_generator, seed_everything
@@ -124,7 +123,6 @@ def main(argv: list[str] | None = None) -> int:
     if "--list" in argv or argv[:2] == ["-algo", "help"]:
         print(registry.table())
         return 0
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # a batch system's end is a clean end, too
     try:
         args, algorithm, server_class = read_arguments(argv)
         args.device = resolve_device(args)
@@ -145,4 +143,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    interrupt.install()
     sys.exit(main())

@@ -112,7 +112,14 @@ def test_a_refused_run_leaves_no_name_taken(run, tmp_path):
 def test_an_interrupted_run_keeps_its_rounds(data_root, tmp_path, kind):
     command = [sys.executable, "main.py", "-data", "Tiny", "--data_dir", data_root, "--results_dir", tmp_path]
     command = [str(word) for word in (*command, "-gr", "100000", "-dev", "cpu")]
-    process = subprocess.Popen(command, cwd=REPO / "system", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=REPO / "system",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # also where the caller ignores it
+    )
     try:
         while "round    2/" not in process.stdout.readline():
             assert process.poll() is None

@@ -21,6 +21,7 @@ from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.trainmodel.weights import Weights
+from utils import interrupt
 from utils.data_utils import read_client_tensors
 from utils.errors import RunError, UsageError
 from utils.result_utils import write_h5
@@ -160,6 +161,7 @@ class Server(RoundLoop):
 
     def select_clients(self) -> list[Any]:
         """This round's participants, drawn without replacement from (seed, repeat, round) alone."""
+        interrupt.check()
         if self.has_own_loop():
             self.current_round += 1  # PFLlib-style: a selection begins a round
         draw = numpy_generator(self.args.seed, self.times, self.current_round, "select")
@@ -220,11 +222,13 @@ class Server(RoundLoop):
         yield from range(self.global_rounds + 1)
 
     def train_clients(self) -> None:
-        done = iter(range(1, len(self.selected_clients) + 1))
-        self.executor.train(
-            self.selected_clients,
-            lambda: self.progress.set_postfix_str(f"client {next(done)}/{len(self.selected_clients)}"),
-        )
+        count = iter(range(1, len(self.selected_clients) + 1))
+
+        def done() -> None:
+            interrupt.check()
+            self.progress.set_postfix_str(f"client {next(count)}/{len(self.selected_clients)}")
+
+        self.executor.train(self.selected_clients, done)
         self._record(rs_bytes_down=self.bytes_down)
         diverged = [client.id for client in self.selected_clients if not np.isfinite(client.train_loss[0])]
         if diverged:

@@ -1,0 +1,31 @@
+"""Ctrl-C and a batch system's SIGTERM end a run between two clients, so that records and files stay whole.
+
+An exception thrown in the middle of anything can be swallowed there (inside a C callback, say); a flag cannot.
+"""
+
+import os
+import signal
+from types import FrameType
+
+_requested = False
+
+
+def install() -> None:
+    """Takes over both signals for this process; a signal that the caller has ignored stays ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _ask)
+
+
+def _ask(number: int, frame: FrameType | None) -> None:
+    global _requested
+    if _requested:
+        raise KeyboardInterrupt
+    _requested = True
+    os.write(2, b"\nstopping when the clients now at work are done; once more stops at once\n")
+
+
+def check() -> None:
+    """Raises KeyboardInterrupt if somebody has asked for the end."""
+    if _requested:
+        raise KeyboardInterrupt
