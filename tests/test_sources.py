@@ -240,8 +240,8 @@ def test_wrong_npz(tmp_path, arrays, message):
     [
         (idx(X)[:-1], "is damaged: its header says"),
         (idx(X) + b"x", "is damaged: its header says"),
-        (gzip.compress(idx(X))[:-9], "is damaged"),
-        (gzip.compress(idx(X))[:30], "is damaged"),
+        (gzip.compress(idx(X), mtime=0)[:-9], "is damaged"),
+        (gzip.compress(idx(X), mtime=0)[:30], "is damaged"),
         (idx(Y), "not an idx file of bytes with 3 axes"),
         (idx(X)[:7], "not an idx file"),
         (b"<html>not found</html>", "not an idx file"),
