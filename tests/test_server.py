@@ -292,3 +292,11 @@ def test_a_client_without_test_samples_is_left_out_of_the_mean(make_server, data
 
 def test_shares_are_exact_where_floating_point_is_not():
     assert share_of(10, 1 - 0.8) == 2 and share_of(100, 0.29) == 29 and share_of(4, 0.01) == 1
+
+
+def test_a_client_that_made_no_step_weighs_nothing(make_server, data_root, capsys):
+    write_dataset(data_root, "Thin", shape=(3, 32, 32), train=(8, 1, 0, 4), test=(4, 4, 4, 4))
+    server = make_server("FedAvg", "-gr", "1", "-lbs", "4", dataset="Thin", model="ResNet18")
+    assert "clients [1, 2] have too few samples" in capsys.readouterr().out
+    server.train()
+    assert server.uploaded_weights == [8 / 12, 0, 0, 4 / 12]

@@ -119,11 +119,14 @@ class RoundLoop:
         self.bytes_down = message_bytes(message) * len(self.selected_clients)
 
     def collect(self) -> None:
-        """Takes the uploads of the participants that were not dropped, with weights n_i / sum of n_j over them."""
+        """Takes the uploads of the participants that were not dropped, with weights n_i / sum of n_j over them.
+
+        A client that made no step, for want of samples, sends back what it got: it weighs nothing.
+        """
         active = self.active_clients()
-        total = sum(client.train_samples for client in active)
+        samples = [client.train_samples if client.train_loss[1] else 0 for client in active]
         self.uploaded_ids = [client.id for client in active]
-        self.uploaded_weights = [client.train_samples / max(total, 1) for client in active]
+        self.uploaded_weights = [number / max(sum(samples), 1) for number in samples]
         self.uploaded_models: list[Any] = [client.message(self.shares) for client in active]
         self.bytes_up = sum(map(message_bytes, self.uploaded_models))
 
