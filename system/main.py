@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             status = "finished"
         except KeyboardInterrupt:
             status = "interrupted"
-            kept = f"the rounds so far are in {files.h5}" if files.h5.exists() else "nothing was evaluated yet"
+            kept = f"the rounds so far are in {files.h5}" if files.h5.exists() else "no result was written yet"
             print(f"interrupted; {kept}", file=sys.stderr)
             raise
         finally:
