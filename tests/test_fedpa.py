@@ -220,18 +220,6 @@ def test_a_class_that_was_not_met_neither_shrinks_its_prototype_nor_travels(make
         assert torch.allclose(server.prototypes[c], sums[c] / weights[c], atol=1e-5)
 
 
-def test_bytes_are_weights_prototypes_and_downwards_the_generator(make_server):
-    server = make_server("FedPA", "-gr", "2", "--pa_gen_steps", "4", dataset="Skewed")
-    server.train()
-    model = sum(4 * v.numel() for n, v in server.global_params.items() if not n.startswith("generator."))
-    generator = (
-        sum(4 * v.numel() for v in server.generator.parameters()) + 4 * 2 * 256 + 8
-    )  # and BatchNorm's statistics
-    held = sum(int(client.data[1].unique().numel()) for client in server.clients)  # 20 steps meet them all
-    assert server.records["rs_bytes_up"] == [4 * model + held * 512 * 4 + 4 * 4 * 8] * 2
-    assert server.records["rs_bytes_down"] == [4 * model, 4 * (model + generator + 4 * 512 * 4 + 4)]
-
-
 def test_absent_classes_keep_their_prototypes(make_server):
     server = make_server("FedPA", "-gr", "3", "--pa_steps", "8", "--pa_gen_steps", "4", dataset="Skewed")
     server.select_clients = lambda: [server.clients[(1, 0, 2, 3)[server.current_round]]]
@@ -253,15 +241,10 @@ def test_draws_are_keyed_by_client_and_round(make_server):
     assert not torch.equal(torch.rand(3, generator=one.draws()), torch.rand(3, generator=other.draws()))
 
 
-@pytest.mark.parametrize("flags", [("-jr", "0.3"), ("-cdr", "0.5"), ("-lbs", "100"), ("-lbs", "-1"), ("-lbs", "1")])
-def test_runs_with_partial_participation_and_missing_classes(make_server, flags):
-    server = make_server("FedPA", *flags, *FAST, dataset="Skewed")
+def test_the_generators_batchnorm_does_not_keep_clients_from_training_on_single_samples(make_server):
+    server = make_server("FedPA", "-lbs", "1", *FAST, dataset="Skewed")
     server.train()
-    for client in server.clients:
-        assert all(torch.isfinite(value).all() for value in client.params.values())
-    assert all(loss == loss for loss in server.rs_train_loss)
-    if flags == ("-lbs", "1"):  # the generator's BatchNorm does not keep clients from training on single samples
-        assert all(client.train_loss[1] == 2 for client in server.clients)
+    assert all(client.train_loss[1] == 2 for client in server.clients)
 
 
 def test_another_network_will_do_and_only_its_own_batchnorm_counts(make_server):

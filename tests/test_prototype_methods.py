@@ -14,8 +14,6 @@ from flcore.servers.servertgp import margin, margin_loss
 from flcore.trainmodel.models import BaseHeadSplit
 
 METHODS = ["FedProto", "FedGH", "FedTGP"]
-SPECIAL = [("-jr", "0.3"), ("-cdr", "0.5"), ("-lbs", "100"), ("-lbs", "1")]
-HELD = [[0, 1], [1], [2, 0], [0, 1, 2]]  # classes of the clients of "Skewed"; nobody holds class 3
 
 
 def own_means(client):
@@ -48,30 +46,11 @@ def upload(vectors, counts):
 # ---- all three -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("flags", SPECIAL)
-def test_runs_with_few_participants_tiny_clients_and_missing_classes(make_server, method, flags):
-    server = make_server(method, *flags, "-se", "5", dataset="Skewed")
+@pytest.mark.parametrize("method", ["FedProto", "FedTGP"])
+def test_a_class_without_prototype_is_never_predicted(make_server, method):
+    server = make_server(method, "-se", "5", dataset="Skewed")
     server.train()
-    for client in server.clients:
-        assert all(value.isfinite().all() for value in client.params.values())
-        scores = client.scores(is_train=False)[0]
-        assert scores.isfinite().all()
-        if method != "FedGH":
-            assert (scores.argmax(1) != 3).all()  # never the class that has no prototype
-    assert all(math.isfinite(loss) for loss in server.rs_train_loss)
-    assert all(value.isfinite().all() for value in server.global_params.values())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_bytes(make_server, method):
-    """Up |S_i| * K floats and which classes they are; down C * K floats and C flags, or for FedGH the head."""
-    server = make_server(method, "-gr", "2", dataset="Skewed")
-    server.train()
-    held = sum(map(len, HELD))
-    assert server.records["rs_bytes_up"] == [held * 512 * 4 + 4 * 4 * 8] * 2
-    down = [4 * (512 * 4 + 4) * 4] * 2 if method == "FedGH" else [0, 4 * (4 * 512 * 4 + 4)]
-    assert server.records["rs_bytes_down"] == down
+    assert all((client.scores(is_train=False)[0].argmax(1) != 3).all() for client in server.clients)
 
 
 @pytest.mark.parametrize("method", METHODS)
