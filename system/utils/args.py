@@ -142,7 +142,7 @@ FLAGS = (
     Flag("-cmss", "collaberative_model_select_strategy", int, 1, ALGORITHM, "choice of the partner model", AT_LEAST_0),
     Flag("", "proto_min_count", int, 1, ALGORITHM, "samples a class needs for its prototype to go up", AT_LEAST_1),
     Flag("", "proto_noise", float, 0.0, ALGORITHM, "noise multiplier for uploaded prototypes; 0: off", AT_LEAST_0),
-    Flag("", "proto_clip", float, 10.0, ALGORITHM, "longest embedding with --proto_noise (L2)", POSITIVE),
+    Flag("", "proto_clip", float, 5.0, ALGORITHM, "longest embedding with --proto_noise (L2)", POSITIVE),
     Flag("", "dp_delta", float, 1e-5, ALGORITHM, "delta at which --proto_noise's epsilon is told", DELTA),
     # Without effect yet
     Flag("-tsr", "train_slow_rate", float, 0.0, IDLE, "share of the clients that train slowly", SHARE),

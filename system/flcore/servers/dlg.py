@@ -3,8 +3,9 @@
 Deep leakage from gradients (Zhu, Liu, Han, NeurIPS 2019): the change of the weights in a round, received minus
 uploaded, is about the sum of the gradients of the client's steps. Images and soft labels are sought whose gradient has
 its direction, by Adam on the cosine distance (Geiping et al., NeurIPS 2020), which needs no learning rate and no number
-of steps. The attacker knows the weights that were sent and the range of the pixels. Where the head stays at home
-(FedRep, FedCPD) it takes the initial head, which all began with, and matches the gradient of the extractor alone.
+of steps. Labels begin with what the change of the head's bias says of them (Zhao, Mopuri, Bilen, 2020). The attacker
+knows the weights that were sent and the range of the pixels. Where the head stays at home (FedRep, FedCPD) it takes the
+initial head, which all began with, and matches the gradient of the extractor alone.
 
 The loss it assumes is the cross-entropy of head(extractor(x)), for every method: an attacker who also models a method's
 other losses and modules will see more.
@@ -29,6 +30,7 @@ from utils.seeds import torch_generator
 Logits = Callable[[Tensors, Tensor], Tensor]  # (params, x) -> (B, num_classes)
 
 ITERATIONS, STEP = 100, 0.05  # of Adam on pixels in [0, 1]: fixed, so that the same run gives the same rating
+LABEL, TINY = 3.0, 1e-30  # largest logit that a soft label begins with
 MOST_CLIENTS, MOST_IMAGES = 5, 8  # the first uploads of a round, and images rebuilt of each: bounds the time
 SMALLEST_ERROR = 1e-10  # a mean squared error of 0 has no finite PSNR
 
@@ -92,7 +94,8 @@ def reconstruct(
     """
     low, high = pixels
     x = start.clone().requires_grad_()
-    labels = start.new_zeros(len(start), num_classes).requires_grad_()
+    bias = change.get("head.bias", start.new_zeros(num_classes))  # negative where a class is in the batch (iDLG)
+    labels = (-LABEL * bias / bias.abs().max().clamp_min(TINY)).repeat(len(start), 1).requires_grad_()
     params = {name: value.detach().clone().requires_grad_(name in change) for name, value in sent.items()}
     moving = [params[name] for name in change]
     optimizer = torch.optim.Adam([{"params": [x], "lr": STEP}, {"params": [labels], "lr": 2 * STEP}])
