@@ -81,7 +81,7 @@ class clientPA(Client):
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp["proto_clip"])
+        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
         return state, {"prototypes": class_prototypes(z, y, int(hp["num_classes"]))[0]}
 
     def message(self, shares: tuple[str, ...]) -> Tensors:

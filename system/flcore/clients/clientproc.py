@@ -62,7 +62,7 @@ class clientProc(Client):
         x, y = data
         features = forward.in_batches(params, x)
         with torch.no_grad():
-            z = clip_lengths(projected(forward, params, features), hp["proto_clip"])
+            z = clip_lengths(projected(forward, params, features), hp.get("proto_clip", 0))
             centres, counts = class_prototypes(z, y, int(hp["num_classes"]))
         return state, {"prototypes": centres, "counts": counts}
 

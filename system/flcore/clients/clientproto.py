@@ -43,7 +43,7 @@ class clientProto(Client):
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp["proto_clip"])
+        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
         prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
         return state, {"prototypes": prototypes, "counts": counts if hp["send_counts"] else counts.clamp(max=1)}
 
