@@ -14,7 +14,7 @@ from flcore import registry
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
-from utils import data_utils, interrupt, result_utils
+from utils import data_utils, interrupt, privacy, result_utils
 from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, resolve_device
 from utils.errors import RunError, UsageError
 from utils.seeds import numpy_generator, seed_everything
@@ -35,7 +35,7 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
     server = servers[algorithm.name]
     args.unused = frozenset({"unused"})  # names that do not belong to this run's settings
     if server.uses is not None:
-        used = {*server.uses, *registry.own_flags(server)}
+        used = {*server.uses, *registry.own_flags(server), *privacy.heeded(server)}
         optional = {flag.name for flag in FLAGS if flag.group == ALGORITHM}.union(
             *map(registry.own_flags, servers.values())
         )
@@ -92,6 +92,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
                 args.model = split_head(args.model)
             args.model.to(args.device)
             server = server_class(args, repeat)
+            files.update(**server.privacy)
             if data_utils.dataset_digest(args.dataset) != args.data_digest:
                 raise RunError(f"data set {args.dataset} was changed while this run was using it; start it again")
             server.executor = EXECUTORS[args.executor]()

@@ -134,7 +134,7 @@ def test_flags_without_effect_are_told():
 
 def test_flags_that_do_nothing_yet_are_in_their_own_group():
     idle = {flag.short for flag in FLAGS if flag.group == IDLE}
-    assert idle == set("-tsr -ssr -ts -tth -dlg -dlgg -bnpc -sfn -fd -vs -ml".split())
+    assert idle == set("-tsr -ssr -ts -tth -sfn -fd -vs -ml".split())
 
 
 def test_names_are_unique_and_no_default_breaks_its_own_limit():

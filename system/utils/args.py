@@ -35,6 +35,7 @@ AT_LEAST_0 = Limit(lambda v: v >= 0, "0 or more")
 AT_LEAST_1 = Limit(lambda v: v >= 1, "1 or more")
 SHARE = Limit(lambda v: 0 <= v <= 1, "from 0 to 1")
 JOIN_SHARE = Limit(lambda v: 0 < v <= 1, "above 0 and at most 1")
+DELTA = Limit(lambda v: 0 < v < 1, "above 0 and below 1")
 DROP_SHARE = Limit(lambda v: 0 <= v < 1, "at least 0 and below 1")
 BATCH = Limit(lambda v: v >= 1 or v == -1, "1 or more, or -1 for one batch of all samples")
 SEED = Limit(lambda v: 0 <= v < 2**63, "from 0 to 2**63 - 1")
@@ -103,6 +104,9 @@ FLAGS = (
     Flag("-eg", "eval_gap", int, 1, RESULTS, "rounds between evaluations", AT_LEAST_1),
     Flag("-ab", "auto_break", bool, False, RESULTS, "stop when the accuracy has not risen for -tc evaluations"),
     Flag("-tc", "top_cnt", int, 100, RESULTS, "patience of -ab, in evaluations", AT_LEAST_1),
+    Flag("-dlg", "dlg_eval", bool, False, RESULTS, "rate how well an attacker rebuilds images from the uploads"),
+    Flag("-dlgg", "dlg_gap", int, 100, RESULTS, "rounds between ratings of -dlg", AT_LEAST_1),
+    Flag("-bnpc", "batch_num_per_client", int, 2, RESULTS, "batches of a client that -dlg compares with", AT_LEAST_1),
     # Algorithm-specific
     Flag("-bt", "beta", float, 0.0, ALGORITHM, "beta"),
     Flag("-lam", "lamda", float, 1.0, ALGORITHM, "weight of the regularizer", AT_LEAST_0),
@@ -136,14 +140,15 @@ FLAGS = (
     Flag("-fsb", "first_stage_bound", int, 0, ALGORITHM, "rounds of the first stage", AT_LEAST_0),
     Flag("-ca", "fedcross_alpha", float, 0.99, ALGORITHM, "share of its own model in a cross-aggregation", SHARE),
     Flag("-cmss", "collaberative_model_select_strategy", int, 1, ALGORITHM, "choice of the partner model", AT_LEAST_0),
+    Flag("", "proto_min_count", int, 1, ALGORITHM, "samples a class needs for its prototype to go up", AT_LEAST_1),
+    Flag("", "proto_noise", float, 0.0, ALGORITHM, "noise multiplier for uploaded prototypes; 0: off", AT_LEAST_0),
+    Flag("", "proto_clip", float, 5.0, ALGORITHM, "longest embedding with --proto_noise (L2)", POSITIVE),
+    Flag("", "dp_delta", float, 1e-5, ALGORITHM, "delta at which --proto_noise's epsilon is told", DELTA),
     # Without effect yet
     Flag("-tsr", "train_slow_rate", float, 0.0, IDLE, "share of the clients that train slowly", SHARE),
     Flag("-ssr", "send_slow_rate", float, 0.0, IDLE, "share of the clients that send slowly", SHARE),
     Flag("-ts", "time_select", bool, False, IDLE, "leave out clients over the time limit"),
     Flag("-tth", "time_threthold", float, 10000, IDLE, "time limit of -ts, in seconds", POSITIVE),
-    Flag("-dlg", "dlg_eval", bool, False, IDLE, "rate how well an attacker rebuilds the inputs"),
-    Flag("-dlgg", "dlg_gap", int, 100, IDLE, "rounds between ratings of -dlg", AT_LEAST_1),
-    Flag("-bnpc", "batch_num_per_client", int, 2, IDLE, "batches a client gives to -dlg", AT_LEAST_1),
     Flag("-sfn", "save_folder_name", str, "items", IDLE, "folder of saved models"),
     Flag("-fd", "feature_dim", int, 512, IDLE, "size of the features", AT_LEAST_1),
     Flag("-vs", "vocab_size", int, 80, IDLE, "vocabulary of a text data set", AT_LEAST_1),

@@ -13,8 +13,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from flcore.clients.localrule import PASS_BATCH, Data, LocalRule, Tensors, build_forward
+from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
 from flcore.trainmodel.weights import Weights
+from utils import privacy
 from utils.data_utils import read_client_tensors
 from utils.seeds import torch_generator
 
@@ -96,6 +97,16 @@ class Client(LocalRule):
     def has_rule(cls) -> bool:
         """False for a PFLlib-style client that brings its own `train`."""
         return cls.train is LocalRule.train
+
+    @classmethod
+    def hyperparameters(cls, args: Any) -> HyperParameters:
+        return {**super().hyperparameters(args), "proto_clip": args.proto_clip if args.proto_noise else 0.0}
+
+    def message(self, shares: tuple[str, ...]) -> Tensors:
+        message = super().message(shares)
+        if "prototypes" in message:
+            message = privacy.protect(message, self.data[1], self.args, self.args.repeat, self.round, self.id)
+        return message
 
     # ---- weights and data --------------------------------------------------------------------------------------------
 

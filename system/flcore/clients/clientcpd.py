@@ -30,6 +30,7 @@ from flcore.clients.localrule import LocalRule, Phase, subset
 from flcore.trainmodel.cpd import (
     HierarchicalDistiller,
     class_prototypes,
+    clip_lengths,
     prototype_alignment_loss,
     prototype_contrastive_loss,
 )
@@ -94,7 +95,8 @@ class clientCPD(Client, LocalRule):
         upload: dict[str, Tensor] = {}
         if hp["align"] or hp["contrast"]:
             x, y = data
-            prototypes, counts = class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))
+            z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
+            prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
             upload = {"prototypes": prototypes, "counts": counts if hp["send_counts"] else counts.clamp(max=1)}
         return teacher_state(params, taught=True), upload
 

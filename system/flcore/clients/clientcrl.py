@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import HyperParameters, Tensors
-from flcore.trainmodel.cpd import class_prototypes, prototype_contrastive_loss
+from flcore.trainmodel.cpd import class_prototypes, clip_lengths, prototype_contrastive_loss
 
 
 class clientCRL(Client):
@@ -69,7 +69,7 @@ class clientCRL(Client):
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
         z = forward.in_batches(params, x)
-        prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
+        prototypes, counts = class_prototypes(clip_lengths(z, hp.get("proto_clip", 0)), y, int(hp["num_classes"]))
         if "prototypes" in shared:
             seen = shared["seen"]
             known = seen[y].sum()  # the samples that L_con is about

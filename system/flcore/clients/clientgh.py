@@ -11,16 +11,17 @@ extractor under the tuned head (the authors).
 """
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import class_prototypes
+from flcore.trainmodel.cpd import class_prototypes, clip_lengths
 
 
 class clientGH(Client):
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        prototypes, counts = class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))
+        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
+        prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
         return state, {"prototypes": prototypes, "counts": counts.clamp(max=1)}
 
     def message(self, shares):
         """The shared head only comes down; it is not sent back."""
-        return self.upload
+        return super().message(())

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import HyperParameters, Phase, Tensors
-from flcore.trainmodel.cpd import class_prototypes, prototype_alignment_loss
+from flcore.trainmodel.cpd import class_prototypes, clip_lengths, prototype_alignment_loss
 from flcore.trainmodel.pa import FeatureGenerator, choose
 
 DECAY, LEAST_ALPHA = 0.98, 1e-4
@@ -81,14 +81,16 @@ class clientPA(Client):
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        return state, {"prototypes": class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))[0]}
+        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
+        return state, {"prototypes": class_prototypes(z, y, int(hp["num_classes"]))[0]}
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
         """Also ``counts`` (C,): the labels met in this round, by going through its mini-batches again."""
         counts = torch.zeros(self.num_classes, dtype=torch.int64, device=self.device)
         for _, y in self._steps(self.load_train_data(), self.local_plan(self.hp)[0]):
             counts += torch.bincount(y, minlength=self.num_classes)
-        return super().message(shares) | {"counts": counts}
+        self.upload = self.upload | {"counts": counts}
+        return super().message(shares)
 
 
 def alpha(hp: HyperParameters) -> float:

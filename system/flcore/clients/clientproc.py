@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Forward, Phase, Tensors
-from flcore.trainmodel.cpd import COSINE_EPS, class_prototypes, prototype_contrastive_loss
+from flcore.trainmodel.cpd import COSINE_EPS, class_prototypes, clip_lengths, prototype_contrastive_loss
 
 MODEL = ("base.", "projection.", "classifier.")  # prefixes of the network that FedProc trains and shares
 
@@ -62,7 +62,8 @@ class clientProc(Client):
         x, y = data
         features = forward.in_batches(params, x)
         with torch.no_grad():
-            centres, counts = class_prototypes(projected(forward, params, features), y, int(hp["num_classes"]))
+            z = clip_lengths(projected(forward, params, features), hp.get("proto_clip", 0))
+            centres, counts = class_prototypes(z, y, int(hp["num_classes"]))
         return state, {"prototypes": centres, "counts": counts}
 
     @staticmethod

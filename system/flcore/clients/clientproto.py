@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import class_prototypes, prototype_alignment_loss
+from flcore.trainmodel.cpd import class_prototypes, clip_lengths, prototype_alignment_loss
 
 
 class clientProto(Client):
@@ -43,7 +43,8 @@ class clientProto(Client):
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        prototypes, counts = class_prototypes(forward.in_batches(params, x), y, int(hp["num_classes"]))
+        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
+        prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
         return state, {"prototypes": prototypes, "counts": counts if hp["send_counts"] else counts.clamp(max=1)}
 
     @staticmethod

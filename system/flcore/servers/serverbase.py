@@ -19,9 +19,10 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
+from flcore.servers import dlg
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.trainmodel.weights import Weights
-from utils import interrupt
+from utils import interrupt, privacy
 from utils.data_utils import read_client_tensors
 from utils.errors import RunError, UsageError
 from utils.result_utils import write_h5
@@ -39,6 +40,8 @@ class Server(RoundLoop):
     uses: dict[str, Any] | None = None
     sends = "all weights"  # in words, for the list of algorithms: what travels,
     keeps = "-"  # and what a client keeps from round to round
+    uploads_prototypes = False  # class means under `prototypes`, with `counts`
+    noise_refusal = ""  # why these cannot take --proto_noise; empty: they can
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
@@ -72,6 +75,7 @@ class Server(RoundLoop):
         self.rs_test_auc: list[float] = []
         self.rs_train_loss: list[float] = []
         self.records: dict[str, list[Any]] = {}
+        self.privacy = privacy.guarantee(args, self)  # of --proto_noise
         self.last_after: dict[int, float] = {}  # round -> accuracy at B
         self.bytes_down = self.bytes_up = 0
         self.Budget: list[float] = []
@@ -240,6 +244,7 @@ class Server(RoundLoop):
             self.score_training()
 
     def end_round(self) -> None:
+        self.examine_uploads()
         self._record(rs_bytes_up=self.bytes_up, rs_seconds=self.Budget[-1])
         self.progress.update()
         if self.current_round % self.eval_gap == 0:
@@ -354,7 +359,18 @@ class Server(RoundLoop):
         return True
 
     def call_dlg(self, R: int) -> None:
-        """PFLlib's gradient-leakage evaluation; not built yet (``-dlg`` says so)."""
+        """PFLlib's gradient-leakage evaluation (``-dlg``), see `flcore.servers.dlg`."""
+        self._record(**dlg.rate(self, R))
+
+    def examine_uploads(self) -> None:
+        """What this round's uploads gave away: ``-dlg``'s rating, and the privacy spent so far."""
+        if self.dlg_eval and self.current_round % self.dlg_gap == 0:
+            self.call_dlg(self.current_round)
+        if self.privacy:
+            releases = self.records.get("rs_dp_releases", [np.zeros(self.num_clients, dtype=np.int64)])[-1].copy()
+            releases[[client.id for client in self.selected_clients]] += 1  # also if the upload was lost on the way
+            spent = privacy.epsilon(self.args.proto_noise, releases.max(), self.args.dp_delta)
+            self._record(rs_dp_releases=releases, rs_dp_epsilon=spent)
 
     # ---- participants that join after training -----------------------------------------------------------------------
 

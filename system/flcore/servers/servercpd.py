@@ -21,6 +21,7 @@ class FedCPD(Server, RoundLoop):
     shares = ("base.",)
     uses = {"plocal_epochs": 1}
     sends = "extractor, class prototypes"
+    uploads_prototypes = True
     keeps = "head, attention and fusion modules, previous extractor"
 
     def __init__(self, args: Any, times: int) -> None:

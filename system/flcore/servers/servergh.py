@@ -20,6 +20,7 @@ class FedGH(Server):
     uses = {"server_epochs": 100, "server_learning_rate": 0.01}
     sends = "down: head; up: class prototypes"
     keeps = "extractor"
+    uploads_prototypes = True
 
     def __init__(self, args, times):
         super().__init__(args, times)

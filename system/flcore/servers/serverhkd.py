@@ -8,6 +8,7 @@ from flcore.servers.servercpd import weight
 class FedHKD(PrototypeServer):
     weighting = "count"
     uses = {"lamda": 0.05, "tau": 0.5}
+    noise_refusal = "it uploads mean predictions as well, which with noise are no probabilities any more."
     sends = "all weights, mean embedding and prediction of each class"
 
     def __init__(self, args, times):

@@ -39,6 +39,8 @@ class FedKTL(Server):
     uses = {"lamda": 1.0, "mu": 50.0, "server_epochs": 100, "server_learning_rate": 0.01, "noise_dim": 512}
     sends = "down: an image and its latent vector for each class; up: class prototypes"
     keeps = "all weights"
+    uploads_prototypes = True
+    noise_refusal = "its prototypes are scaled to length 1 after averaging, which undoes the bound that noise needs."
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

@@ -134,6 +134,11 @@ def prototype_contrastive_loss(z: Tensor, y: Tensor, prototypes: Tensor, seen: T
     return F.cross_entropy(logits, torch.where(seen[y], y, ignored), reduction="sum", ignore_index=ignored) / len(y)
 
 
+def clip_lengths(z: Tensor, limit: float) -> Tensor:
+    """The rows of z (n,K), longer ones shortened to the L2 norm ``limit``; 0: z as it is."""
+    return z * (limit / z.norm(dim=1, keepdim=True).clamp_min(limit)) if limit else z
+
+
 def class_prototypes(z: Tensor, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Mean embedding and number of samples of each class: z (n,K), y (n,) -> (C,K) in at least float32, (C,) int64.
 
