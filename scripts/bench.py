@@ -1,6 +1,6 @@
 """Measures the speed of a round: our executors against each other, against PFLlib's way, and against the machine.
 
-python scripts/bench.py                                     executors and the stand-in for PFLlib's loop, on made-up data
+python scripts/bench.py                                     executors and a stand-in for PFLlib's loop, made-up data
 python scripts/bench.py -data Cifar100 --pfllib ~/PFLlib    the same on your data, and against a checkout of PFLlib
 python scripts/bench.py --overhead --flops --scaling        where the time goes, what FedCPD costs, how cost grows
 
@@ -23,6 +23,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -41,8 +42,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "system"), str(REPO / "dataset")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dataset"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 from pfllib_loop import PFLlibLoop, can_run
 
 import main as framework
@@ -55,6 +56,7 @@ from utils.mem_utils import peak_memory
 from utils.result_utils import run_info, write_in_place, write_json
 from utils.seeds import numpy_generator, seed_everything
 
+REPO = Path(__file__).resolve().parents[1]
 STAND_IN, PFLLIB = "pfllib-loop", "pfllib"  # beside the executors' own names
 MADE_UP = "made-up data"
 WIDTHS = (16, 32, 64)  # of FedCPD's fusion
@@ -85,8 +87,9 @@ def make_data(
         images, labels, statistic = separate_data((x, y), clients, classes, niid=True, partition="dir", seed=seed)
     train, test = split_data(images, labels, seed=seed)
     name = f"Made-{clients}x{samples}"
-    paths = (folder / name / part for part in ("config.json", "train", "test"))
-    save_file(*paths, train, test, clients, classes, statistic, niid=not equal, partition="equal" if equal else "dir")
+    config, parts = folder / name / "config.json", (folder / name / "train", folder / name / "test")
+    kind = "equal" if equal else "dir"
+    save_file(config, *parts, train, test, clients, classes, statistic, niid=not equal, partition=kind)
     return folder, name
 
 
@@ -138,6 +141,8 @@ class Setting(NamedTuple):
         if line.head_split:
             args.model = split_head(args.model)
         args.model.to(args.device)
+        if args.join_ratio < 1:
+            raise UsageError("the benchmark trains all clients in every round: leave -jr out")
         return args, server_class
 
 
@@ -151,14 +156,14 @@ class Ours:
         self.server = server_class(self.args, 0)
         if self.server.has_own_loop():
             raise UsageError(f"{algorithm} brings its own round loop and cannot be measured")
-        runs = framework.EXECUTORS[executor]()
+        runs: Any = framework.EXECUTORS[executor]()
         self.threads = self.args.num_threads * getattr(runs, "num_workers", 1)
         self.server.executor, self._train = runs, runs.train
         runs.train = self._timed_train
+        self.number = 0
         self.server.progress = tqdm(disable=True)
         self.server.rounds = lambda: [self.number]
         self.server.end_round = self.server.finish = lambda: None  # files and lines for a reader, not part of a round
-        self.number = 0
 
     def _timed_train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
         started = synchronized(self.args.device)
@@ -208,7 +213,7 @@ class Checkout:
         self.algorithm, self.folder = algorithm, folder
         args, _ = setting.run_arguments(algorithm, "loop")
         self.program = setting.args.pfllib / "system" / "main.py"
-        if args.shape not in self.NAMES or args.model is None or setting.args.model != "CNN":
+        if args.shape not in self.NAMES or setting.args.model != "CNN":
             raise UsageError(
                 f"--pfllib: PFLlib's CNN takes images of {' or '.join(map(str, self.NAMES))}, so only -m CNN and such "
                 f"a data set can be compared; {setting.dataset} has {args.shape}"
@@ -216,13 +221,14 @@ class Checkout:
         name = f"{self.NAMES[args.shape]}-bench"
         (folder / "system").mkdir(parents=True, exist_ok=True)
         if not (folder / "dataset" / name).exists():
-            (folder / "dataset").mkdir(exist_ok=True)
-            (folder / "dataset" / name).symlink_to((setting.data_dir / setting.dataset).resolve())
-        device = args.device.type
-        flags = (
-            f"-data {name} -m CNN -lbs {args.batch_size} -lr {args.local_learning_rate} -gr 1 -nc {args.num_clients}"
-        )
-        flags += f" -ncl {args.num_classes} -jr 1.0 -ls {args.local_epochs} -dev {device}"
+            (folder / "dataset").mkdir()
+            found = (setting.data_dir / setting.dataset).resolve()
+            try:
+                (folder / "dataset" / name).symlink_to(found)
+            except OSError:  # Windows lets few users make links
+                shutil.copytree(found, folder / "dataset" / name)
+        flags = f"-data {name} -m CNN -lbs {args.batch_size} -lr {args.local_learning_rate} -ls {args.local_epochs}"
+        flags += f" -gr 1 -nc {args.num_clients} -ncl {args.num_classes} -jr 1.0 -dev {args.device.type}"
         self.command = [sys.executable, str(self.program), "-algo", *shlex.split(algorithm), *flags.split()]
 
     def round(self) -> Timing:
@@ -307,14 +313,14 @@ class Bare:
         self.ours, self.algorithm = ours, ours.algorithm
 
     def round(self) -> Timing:
-        device, seconds = self.ours.args.device, Counter[str]()
+        device, seconds = self.ours.args.device, dict.fromkeys(("training", "evaluation"), 0.0)
         torch.set_num_threads(self.ours.args.num_threads)
         for client in self.ours.server.clients:
             for one in passes(client):
                 started = synchronized(device)
                 one.run()
                 seconds[one.kind] += synchronized(device) - started
-        return Timing(seconds.total(), seconds["training"])
+        return Timing(sum(seconds.values()), seconds["training"])
 
 
 def operations(ours: Ours) -> dict[str, int]:
@@ -398,7 +404,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(flush=True)
 
 
-def number(value: float) -> str:
+def short(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
@@ -428,12 +434,10 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
     found: list[Json] = []
     samples = {one.contestant.algorithm: one.contestant.samples for one in measured if isinstance(one.contestant, Ours)}
     for one in measured:
-        rivals = [
-            other for other in measured if other.contestant.algorithm == one.contestant.algorithm and other != one
-        ]
+        others = [other for other in measured if other.contestant.algorithm == one.contestant.algorithm]
         line = one.summary()
         line["times_faster_than"] = {
-            other.contestant.executor: ratio(other.seconds, one.seconds) for other in rivals if other is not one
+            other.contestant.executor: ratio(other.seconds, one.seconds) for other in others if other is not one
         }
         if one.contestant.algorithm in samples:
             line["samples_per_second"] = samples[one.contestant.algorithm] / line["median_seconds"]
@@ -447,27 +451,28 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
                 gflop / seconds / peak for seconds, peak in zip(one.training, peaks, strict=True)
             )
         found.append(line)
-    others = list(dict.fromkeys(line["executor"] for line in found))
+    names = list(dict.fromkeys(line["executor"] for line in found))
     print_table(
-        ["algorithm", "executor", "s / round", "lowest - highest", "samples / s", *(f"x {name}" for name in others)],
+        ["algorithm", "executor", "s / round", "lowest - highest", "samples / s", *(f"x {name}" for name in names)],
         [
             [
                 line["algorithm"],
                 line["executor"],
-                number(line["median_seconds"]),
-                f"{number(min(line['seconds']))} - {number(max(line['seconds']))}",
-                number(line["samples_per_second"]) if "samples_per_second" in line else "",
-                *(number(line["times_faster_than"][n]) if n in line["times_faster_than"] else "" for n in others),
+                short(line["median_seconds"]),
+                f"{short(min(line['seconds']))} - {short(max(line['seconds']))}",
+                short(line["samples_per_second"]) if "samples_per_second" in line else "",
+                *(short(line["times_faster_than"][n]) if n in line["times_faster_than"] else "" for n in names),
             ]
             for line in found
         ],
     )
     for line in found:
         if "share_of_peak" in line:
+            peak = statistics.median(line["peak_gflop_per_second"])
             print(
-                f"roofline: {line['algorithm']}, {line['executor']}: {number(line['training_gflop'])} GFLOP of training "
-                f"at {number(line['gflop_per_second'])} GFLOP/s, {line['share_of_peak']:.0%} of the matrix product's "
-                f"{number(statistics.median(line['peak_gflop_per_second']))} GFLOP/s with {line['threads']} threads"
+                f"roofline: {line['algorithm']}, {line['executor']}: {short(line['training_gflop'])} GFLOP of training "
+                f"at {short(line['gflop_per_second'])} GFLOP/s, {line['share_of_peak']:.0%} of what a matrix product "
+                f"reaches with {line['threads']} thread(s), {short(peak)} GFLOP/s"
             )
     return {"rounds": found}
 
@@ -482,7 +487,7 @@ def bench_overhead(setting: Setting) -> Json:
         training = 1 - ratio(bare.training, whole.training)
         found.append(whole.summary() | {"passes_seconds": bare.seconds, "overhead": share, "in_training": training})
         print(
-            f"overhead: {algorithm}: {share:.1%} of a round ({number(statistics.median(whole.seconds))} s) are outside "
+            f"overhead: {algorithm}: {share:.1%} of a round ({short(statistics.median(whole.seconds))} s) are outside "
             f"forward and backward passes; of the training alone {training:.1%}"
         )
     return {"overhead": found}
@@ -508,7 +513,7 @@ def bench_flops(setting: Setting) -> Json:
         [
             [
                 line["algorithm"],
-                number(line["training_gflop"]),
+                short(line["training_gflop"]),
                 *(f"{value:.2f}" for value in (line["predicted"], line["measured"])),
                 f"{line['measured'] / line['predicted']:.2f}",
             ]
@@ -547,7 +552,7 @@ def bench_scaling(args: argparse.Namespace, scratch: Path) -> Json:
                     str(line["value"]),
                     line["algorithm"],
                     line["executor"],
-                    number(line["median_seconds"]),
+                    short(line["median_seconds"]),
                     f"{line['times_first']:.2f}",
                 ]
                 for line in found[title]
@@ -657,7 +662,11 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     threads = torch.get_num_threads()
     add("--standin_threads", type=at_least_1, default=threads, help=f"and of {STAND_IN} (torch's own, here {threads})")
     add(
-        "--out", type=Path, default=REPO / "results" / "bench.json", metavar="FILE.json", help="results; .png beside it"
+        "--out",
+        type=Path,
+        default=REPO / "results" / "bench.json",
+        metavar="FILE.json",
+        help="results; a .png beside it",
     )
     args = parser.parse_args(argv)
     args.device_id, args.given = "0", frozenset()

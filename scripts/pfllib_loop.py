@@ -27,6 +27,7 @@ from flcore.trainmodel.cpd import (
     prototype_alignment_loss,
     prototype_contrastive_loss,
 )
+from utils.data_utils import read_client_tensors
 from utils.errors import UsageError
 
 Samples = list[tuple[Tensor, Tensor]]
@@ -50,14 +51,19 @@ class LoopClient:
             part: torch.optim.SGD(self.moving(part), lr=args.local_learning_rate) for part, _ in self.phases
         }
         self.loss = nn.CrossEntropyLoss()
-        self.train_samples = len(self.read(is_train=True))
+        # Read once with our checks, since `read` runs whatever a pickle holds.
+        self.train_samples, test_samples = (
+            len(read_client_tensors(args.dataset, id, is_train)[1]) for is_train in (True, False)
+        )
+        if not test_samples:
+            raise UsageError(f"client {id} of {args.dataset} has no test samples, and PFLlib's loop needs some")
         self.prototypes: tuple[Tensor, Tensor] | None = None  # the global ones (C, K), and which are seen (C,)
 
     def moving(self, part: str) -> list[Tensor]:
         return [value for name, value in self.model.named_parameters() if name.startswith(part)]
 
     def read(self, is_train: bool) -> Samples:
-        """The file as a list of (image, label). The framework has checked it before: see `bench.Ours`."""
+        """The file as a list of (image, label)."""
         with np.load(self.folder / ("train" if is_train else "test") / f"{self.id}.npz", allow_pickle=True) as file:
             data = file["data"].tolist()
         return list(zip(torch.tensor(data["x"]).float(), torch.tensor(data["y"]).long(), strict=True))
@@ -129,10 +135,8 @@ class PFLlibLoop:
     """The server. ``args`` are those of a run (`main.read_arguments`) with the network as ``args.model``."""
 
     def __init__(self, args: Any) -> None:
-        if args.join_ratio < 1 or args.client_drop_rate or args.learning_rate_decay or args.few_shot:
-            raise UsageError(
-                "the stand-in for PFLlib's loop trains all clients the same: leave -jr, -cdr, -ld, -fs out"
-            )
+        if args.client_drop_rate or args.learning_rate_decay or args.few_shot:
+            raise UsageError("the stand-in for PFLlib's loop knows neither -cdr nor -ld nor -fs: leave them out")
         self.args = args
         self.global_model = copy.deepcopy(args.model)
         self.shares = "" if args.algorithm == "FedAvg" else "base."
@@ -154,9 +158,8 @@ class PFLlibLoop:
         self.aggregate()
         if uploads:
             prototypes, counts = (torch.stack(column) for column in zip(*uploads, strict=True))
-            self.prototypes = aggregate_prototypes(
-                prototypes, counts, *(self.prototypes or (None, None)), self.args.cpd_proto_weighting
-            )
+            previous, seen = self.prototypes or (None, None)
+            self.prototypes = aggregate_prototypes(prototypes, counts, previous, seen, self.args.cpd_proto_weighting)
         return time.perf_counter() - started
 
     def evaluate(self) -> None:
