@@ -432,6 +432,7 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
 
     measured = take_turns(contestants, args.repetitions, between)
     found: list[Json] = []
+    counted = {one.algorithm: operations(one) for one in {one.algorithm: one for one in ours}.values()}
     samples = {one.contestant.algorithm: one.contestant.samples for one in measured if isinstance(one.contestant, Ours)}
     for one in measured:
         others = [other for other in measured if other.contestant.algorithm == one.contestant.algorithm]
@@ -442,7 +443,7 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
         if one.contestant.algorithm in samples:
             line["samples_per_second"] = samples[one.contestant.algorithm] / line["median_seconds"]
         if isinstance(one.contestant, Ours):
-            gflop = operations(one.contestant)["training"] / 1e9
+            gflop = counted[one.contestant.algorithm]["training"] / 1e9
             peaks = rates[one.contestant.threads]
             line["threads"], line["training_seconds"] = one.contestant.threads, one.training
             line["training_gflop"], line["peak_gflop_per_second"] = gflop, peaks
@@ -673,6 +674,12 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args.rounds = args.rounds or not (args.overhead or args.flops or args.scaling)
     if args.pfllib and not (args.pfllib / "system" / "main.py").is_file():
         parser.error(f"argument --pfllib: there is no system/main.py in {args.pfllib}; name the folder of a checkout")
+    for algorithm in args.algorithms:
+        try:
+            if not shlex.split(algorithm):
+                parser.error("argument --algorithms: one of the names is empty")
+        except ValueError as error:
+            parser.error(f"argument --algorithms: {algorithm}: {error}")
     if args.out.suffix != ".json":
         parser.error(f"argument --out: must end in .json, not {args.out.name}")
     if args.clients * 8 > args.samples and not args.dataset:
@@ -708,7 +715,8 @@ def run(args: argparse.Namespace, command: str, scratch: Path) -> None:
     else:
         print(f"data: {args.samples} images, {args.clients} clients, made up", flush=True)
         setting = Setting(args, *make_data(scratch, args.clients, args.samples, args.classes, args.shape, args.seed))
-    checked, _ = setting.run_arguments(args.algorithms[0], "loop")  # a mistake is refused before anything is measured
+    for algorithm in args.algorithms:  # a mistake is refused before anything is measured
+        checked, _ = setting.run_arguments(algorithm, "loop")
     data = {name: getattr(checked, name) for name in ("num_clients", "num_classes", "shape", "data_digest")}
     result = run_info(args, {"command": command, "data": {"name": args.dataset or MADE_UP} | data})
     result |= {"processor": processor(), "cores": os.cpu_count(), "device": str(checked.device)}
