@@ -1,6 +1,8 @@
 """scripts/bench.py and the stand-in for PFLlib's loop that it compares with."""
 
 import json
+import re
+import shlex
 import shutil
 import sys
 import time
@@ -262,26 +264,42 @@ def test_the_double_of_pfllib_runs(setting, tmp_path):
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_everything_at_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "CLIENTS", (2, 4))
-    monkeypatch.setattr(bench, "WIDTHS", (2,))
-    out = tmp_path / "sub" / "bench.json"
-    flags = ["--rounds", "--overhead", "--flops", "--scaling", "--algorithms", "FedAvg", "FedProx -mu 0.1"]
-    flags += ["--executors", "threads", "pfllib-loop"]
-    assert bench.main([*SMALL, *flags, "-dev", "cpu", "--out", str(out)]) == 0
-    result = json.loads(out.read_text())
+def run_small(out, *flags):
+    """The result of a small run, and what was left in its folder."""
+    assert bench.main([*SMALL, "-dev", "cpu", "--out", str(out), *flags]) == 0
+    assert sorted(path.name for path in out.parent.iterdir()) == ["bench.json", "bench.png"]
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    return json.loads(out.read_text())
+
+
+def test_a_run_leaves_numbers_and_a_picture(tmp_path, capsys):
+    flags = ["--algorithms", "FedAvg", "FedProx -mu 0.1", "--executors", "threads", "pfllib-loop"]
+    result = run_small(tmp_path / "sub" / "bench.json", *flags)
     assert result["command"].startswith("python scripts/bench.py --clients 2") and result["seed"] == 0
     assert result["versions"]["torch"] and result["processor"] and result["peak_memory_bytes"]["resident"] > 0
     assert result["data"]["num_clients"] == 2 and result["data"]["shape"] == [1, 16, 16]
     pairs = [(line["algorithm"], line["executor"]) for line in result["rounds"]]
     assert pairs == [("FedAvg", "threads"), ("FedAvg", "pfllib-loop"), ("FedProx -mu 0.1", "threads")]
-    assert [line["algorithm"] for line in result["flops"]] == ["FedRep", "FedCPD --cpd_fd 0", "FedCPD --cpd_width 2"]
-    assert [line["value"] for line in result["scaling"]["clients"]] == [2, 2, 4, 4]
-    assert {line["value"] for line in result["scaling"]["local epochs"]} == {1, 2, 4}
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    ours, theirs, _ = result["rounds"]
+    assert ours["times_faster_than"]["pfllib-loop"] == theirs["seconds"][0] / ours["seconds"][0]
+    assert ours["threads"] >= 1 and ours["share_of_peak"] > 0
     printed = capsys.readouterr().out
-    assert "does not know FedProx" in printed and "overhead: FedAvg" in printed and "turn 1/1" in printed
-    assert sorted(path.name for path in out.parent.iterdir()) == ["bench.json", "bench.png"]
+    assert "does not know FedProx" in printed and "turn 1/1" in printed and "| FedAvg | threads |" in printed
+
+
+@pytest.mark.slow
+def test_the_other_parts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "CLIENTS", (2, 4))
+    monkeypatch.setattr(bench, "WIDTHS", (2,))
+    flags = ["--overhead", "--flops", "--scaling", "--algorithms", "FedAvg", "FedProx -mu 0.1"]
+    result = run_small(tmp_path / "sub" / "bench.json", *flags, "--executors", "loop")
+    assert "rounds" not in result and len(result["overhead"]) == 2
+    assert [line["algorithm"] for line in result["flops"]] == ["FedRep", "FedCPD --cpd_fd 0", "FedCPD --cpd_width 2"]
+    assert result["flops"][0]["predicted"] == result["flops"][0]["measured"] == 1 < result["flops"][2]["predicted"]
+    assert [line["value"] for line in result["scaling"]["clients"]] == [2, 2, 4, 4]
+    assert [line["value"] for line in result["scaling"]["samples"]] == [15, 15, 30, 30, 60, 60]
+    assert [line["value"] for line in result["scaling"]["local epochs"]] == [1, 1, 2, 2, 4, 4]
+    assert "overhead: FedAvg" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -306,7 +324,7 @@ def test_everything_at_once(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_a_mistake_exits_with_2_and_says_what_is_wrong(tmp_path, capsys, flags, words):
-    small = [] if "--samples" in flags else SMALL
+    small = ["--repetitions", "1"] if "--samples" in flags else SMALL
     out = [] if "--out" in flags else ["--out", str(tmp_path / "bench.json")]
     try:
         code = bench.main([*small, *out, *flags])
@@ -338,3 +356,12 @@ def test_made_up_data_are_shared_out(tmp_path):
     assert x.shape[1:] == (1, 16, 16) and x.dtype == np.float32 and abs(x).max() <= 1
     again = bench.make_data(tmp_path / "again", 3, 90, 5, (1, 16, 16), seed=0, equal=True)
     assert (again[0] / name / "train" / "0.npz").read_bytes() == (folder / name / "train" / "0.npz").read_bytes()
+
+
+def test_commands_of_the_documentation_are_understood():
+    text = (REPO / "docs" / "performance.md").read_text()
+    commands = re.findall(r"python scripts/bench\.py([^`\n]*)", text)
+    assert len(commands) > 4
+    for command in commands:
+        if "PATH_TO_PFLLIB" not in command:
+            bench.read_arguments(shlex.split(command))
