@@ -291,7 +291,8 @@ def passes(client: Any) -> Iterator[Pass]:
             torch.autograd.grad(F.cross_entropy(client.forward.call("head", params, z), y), list(moving.values()))
 
         for x_batch, y_batch in list(client._steps(batches, phase)):
-            state = client.state | client.local_draw(draws, client.forward, len(y_batch), hp)
+            drawn = client.local_draw(draws, client.forward, len(y_batch), hp)
+            state = client.state | {name: value.to(client.device) for name, value in drawn.items()}
             run = partial(step, x_batch, y_batch, state)
             if features is not None:
                 run = partial(head_step, features[: len(y_batch)], y_batch)

@@ -257,8 +257,10 @@ def test_images_that_pfllibs_network_cannot_take_are_refused(data_root, tmp_path
 def test_the_double_of_pfllib_runs(setting, tmp_path):
     shutil.copytree(REPO / "tests" / "pfllib_double", tmp_path / "PFLlib")
     same = setting(*flags_of(tmp_path / "PFLlib"), "--repetitions", "1", dataset="Colour")
+    before = sorted((tmp_path / "PFLlib").rglob("*"))
     [loop, theirs] = bench.bench_rounds(same, tmp_path / "scratch")["rounds"]
     assert theirs["seconds"][0] > 0 and loop["times_faster_than"]["pfllib"] > 0
+    assert sorted((tmp_path / "PFLlib").rglob("*")) == before
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
