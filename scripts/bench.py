@@ -48,7 +48,7 @@ from pfllib_loop import PFLlibLoop, can_run
 
 import main as framework
 from flcore.clients.localrule import LocalRule
-from flcore.trainmodel.build import build_model, split_head
+from flcore.trainmodel.build import build_model, known_model, split_head
 from utils.args import resolve_device
 from utils.dataset_utils import gather, save_file, separate_data, split_data
 from utils.errors import RunError, UsageError
@@ -213,7 +213,7 @@ class Checkout:
         self.algorithm, self.folder = algorithm, folder
         args, _ = setting.run_arguments(algorithm, "loop")
         self.program = setting.args.pfllib / "system" / "main.py"
-        if args.shape not in self.NAMES or setting.args.model != "CNN":
+        if args.shape not in self.NAMES or known_model(setting.args.model) != "CNN":
             raise UsageError(
                 f"--pfllib: PFLlib's CNN takes images of {' or '.join(map(str, self.NAMES))}, so only -m CNN and such "
                 f"a data set can be compared; {setting.dataset} has {args.shape}"
@@ -607,7 +607,10 @@ def draw(result: Mapping[str, Any], out: Path) -> None:
                 panel.plot([line["value"] for line in lines], _medians(lines), marker="o", label=", ".join(pair))
             panel.set_xlabel(key)
             panel.set_ylabel("seconds a round (median)")
-            panel.set_xscale("log")
+            values = list(dict.fromkeys(line["value"] for line in scaling[key]))
+            panel.set_xscale("log" if key == "clients" else "linear")
+            panel.set_xticks(values, map(str, values))
+            panel.minorticks_off()
             panel.set_ylim(bottom=0)
             panel.legend(frameon=False)
         panel.spines[["top", "right"]].set_visible(False)
