@@ -71,11 +71,16 @@ Json = dict[str, Any]
 def make_data(
     folder: Path, clients: int, samples: int, classes: int, shape: Sequence[int], seed: int, equal: bool = False
 ) -> tuple[Path, str]:
-    """Writes ``samples`` coloured-noise images in PFLlib's files; returns the folder of data sets and the name.
+    """Writes ``samples`` images of noise in PFLlib's files; returns the folder of data sets and the name.
 
     Every class has a mean image; pixels are whole numbers scaled to [-1, 1], as in a photograph. The clients' shares
     are Dirichlet(0.1) of every class, or with ``equal`` the same number for everybody.
     """
+    kind = "equal" if equal else "dir"
+    name = f"Made-{kind}-{clients}x{samples}"
+    config, parts = folder / name / "config.json", (folder / name / "train", folder / name / "test")
+    if config.exists():  # made for another table
+        return folder, name
     draw = numpy_generator(seed, "bench", clients, samples)
     y = draw.integers(classes, size=samples)
     means = draw.integers(64, 192, size=(classes, *shape))
@@ -86,9 +91,6 @@ def make_data(
     else:
         images, labels, statistic = separate_data((x, y), clients, classes, niid=True, partition="dir", seed=seed)
     train, test = split_data(images, labels, seed=seed)
-    name = f"Made-{clients}x{samples}"
-    config, parts = folder / name / "config.json", (folder / name / "train", folder / name / "test")
-    kind = "equal" if equal else "dir"
     save_file(config, *parts, train, test, clients, classes, statistic, niid=not equal, partition=kind)
     return folder, name
 
