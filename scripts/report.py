@@ -258,6 +258,7 @@ def _flat(info: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 # What differs between any two runs, and what only repeats the settings.
 MOMENTARY = {"pid", "host", "start", "start_time", "end", "wall_time_s", "status", "repeat", "goal"}
+MOMENTARY |= {"peak_memory_bytes"}
 REPEATED = {"arguments", "given", "seed", "dataset", "algorithm", "settings_digest"}
 
 

@@ -441,3 +441,8 @@ def test_read_data_then_delete(three_repeats, tmp_path, capsys):
     assert result_utils.read_data_then_delete("MNIST_FedAvg_test_0").tolist() == [0.1, 0.5, 0.3] and path.exists()
     result_utils.read_data_then_delete("MNIST_FedAvg_test_0", delete=True)
     assert not path.exists() and "Length:  3" in capsys.readouterr().out
+
+
+def test_run_json_tells_the_peak_memory(claim):
+    files = finish(claim())
+    assert json.loads(files.json.read_text())["peak_memory_bytes"]["resident"] > 2**20

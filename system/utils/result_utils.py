@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from utils.errors import UsageError
+from utils.mem_utils import peak_memory
 
 try:
     import fcntl
@@ -190,7 +191,8 @@ class RunFiles:
             else:
                 self.json.unlink()
             return
-        self.update(status=status, end=_now(), wall_time_s=round(time.time() - self.info["start_time"], 3))
+        wall_time = round(time.time() - self.info["start_time"], 3)
+        self.update(status=status, end=_now(), wall_time_s=wall_time, peak_memory_bytes=peak_memory())
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
