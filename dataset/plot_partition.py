@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from utils.dataset_utils import whole_file
-from utils.errors import UsageError
+from utils.errors import UsageError, report
 from utils.repo import DATASET
 from utils.safe_load import load_json
 
@@ -72,12 +72,17 @@ def read_counts(config_path: Path) -> np.ndarray:
     return counts
 
 
-if __name__ == "__main__":
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", type=Path, help="a data set in this folder, or the path of one")
-    name = parser.parse_args().name
+    name = parser.parse_args(argv).name
     try:
         print(draw(name if (name / "config.json").is_file() else DATASET / name))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    except Exception as error:
+        return report(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
