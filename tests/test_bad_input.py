@@ -675,3 +675,12 @@ def test_a_manifest_cannot_name_files_outside_the_checkout(folder, capsys, name)
 )
 def test_training_a_generator(folder, capsys, words, code, message):
     check(lambda: train_generator.main(words.split()), code, message, folder, capsys)
+
+
+def test_a_strangers_saved_model_runs_nothing(folder):
+    from flcore.clients.clientbase import load_item
+
+    torch.save({"base.weight": Evil(folder / "ran")}, folder / "model.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        load_item(folder / "model.pt", "cpu")
+    assert not (folder / "ran").exists()

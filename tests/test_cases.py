@@ -35,9 +35,8 @@ def test_the_saved_model_has_the_last_accuracy(run, tmp_path):
     model = build_model("CNN", (1, 20, 20), 4)
     saved = torch.load(tmp_path / "results" / "Tiny_FedAvg_test_0.pt", weights_only=True)
     model.load_state_dict({name.removeprefix("base.").replace("head.", "fc."): v for name, v in saved.items()})
-    x, y = map(
-        torch.cat, zip(*(data_utils.read_client_tensors("Tiny", i, is_train=False) for i in range(4)), strict=True)
-    )
+    tests = [data_utils.read_client_tensors("Tiny", i, is_train=False) for i in range(4)]
+    x, y = map(torch.cat, zip(*tests, strict=True))
     with torch.no_grad():
         assert float((model(x).argmax(1) == y).double().mean()) == pytest.approx(last, abs=1e-6)
 
@@ -67,7 +66,7 @@ TINY = {"train": (0, 1, 9, 11), "test": (0, 1, 20, 20)}
 
 @pytest.mark.parametrize("algorithm", ["FedAvg", "FedRep", "FedProto", "FedGH", "FedALA", "FedCPD"])
 def test_clients_below_a_batch_and_without_any_sample(run, algorithm, capsys):
-    arrays = run("-gr", "2", "-jr", "0.5", "-ls", "1", algorithm=algorithm, **TINY)
+    arrays = run("-gr", "2", "-jr", "0.5", "-se", "2", algorithm=algorithm, **TINY)
     assert np.isfinite(arrays["rs_test_acc"]).all()
     assert np.isnan(arrays["rs_client_acc"][:, 0]).all() and np.isfinite(arrays["rs_client_acc"][:, 1:]).all()
     assert "clients [0] have too few samples" in capsys.readouterr().out
