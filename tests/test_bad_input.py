@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -355,12 +356,15 @@ def test_config(folder, capsys, case):
 # --- nothing can be written -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def full_disk():
-    """``full_disk(n)``: from now on no file can grow beyond n bytes."""
+@contextmanager
+def full_disk(size):
+    """In the body no file can grow beyond ``size`` bytes; pytest's own output, which may go to a file, comes after."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture
@@ -370,40 +374,40 @@ def sizes(folder):
     return [(folder / "sizes" / f"Tiny_FedAvg_test_0{kind}").stat().st_size for kind in (".run.json", ".h5")]
 
 
-def test_no_room_for_the_results(folder, capsys, sizes, full_disk):
-    full_disk(100)
-    check(lambda: command("-m", "MLR"), 1, "error: |File too large", folder, capsys)
+def test_no_room_for_the_results(folder, capsys, sizes):
+    with full_disk(100):
+        check(lambda: command("-m", "MLR"), 1, "error: |File too large", folder, capsys)
 
 
-def test_no_room_for_the_arrays(folder, capsys, sizes, full_disk):
-    full_disk(sizes[0] + 300)
-    check(lambda: command("-m", "MLR"), 1, "error: |File too large", folder, capsys)
+def test_no_room_for_the_arrays(folder, capsys, sizes):
+    with full_disk(sizes[0] + 300):
+        check(lambda: command("-m", "MLR"), 1, "error: |File too large", folder, capsys)
 
 
-def test_a_disk_that_fills_up_costs_the_later_rounds_only(folder, capsys, sizes, full_disk):
-    full_disk(sizes[1] - 100)
-    assert command("-m", "MLR") == 1
+def test_a_disk_that_fills_up_costs_the_later_rounds_only(folder, capsys, sizes):
+    with full_disk(sizes[1] - 100):
+        assert command("-m", "MLR") == 1
     assert "File too large" in capsys.readouterr().err
     run = result_utils.read_run(folder / "results" / "Tiny_FedAvg_test_0.h5")
     assert run.status == "failed" and len(run.arrays["rs_test_acc"]) == 1
     assert len(list((folder / "results").glob("*_0*"))) == 2
 
 
-def test_no_room_for_a_data_set(folder, capsys, full_disk):
-    full_disk(3000)
-    check(lambda: generate("Digits", ["-nc", "3", "--out", "Digits"]), 1, "error: |File too large", folder, capsys)
+def test_no_room_for_a_data_set(folder, capsys):
+    with full_disk(3000):
+        check(lambda: generate("Digits", ["-nc", "3", "--out", "Digits"]), 1, "error: |File too large", folder, capsys)
 
 
-def test_no_room_for_a_picture(folder, capsys, full_disk):
-    full_disk(3000)
-    check(lambda: plot_partition.main([str(folder / "data" / "Tiny")]), 1, "File too large", folder, capsys)
+def test_no_room_for_a_picture(folder, capsys):
+    with full_disk(3000):
+        check(lambda: plot_partition.main([str(folder / "data" / "Tiny")]), 1, "File too large", folder, capsys)
 
 
-def test_an_earlier_result_survives_a_full_disk(folder, capsys, sizes, full_disk):
+def test_an_earlier_result_survives_a_full_disk(folder, capsys, sizes):
     assert command("-m", "MLR") == 0
-    full_disk(sizes[0] + 300)
     earlier = (folder / "results" / "Tiny_FedAvg_test_0.h5").read_bytes()
-    assert command("-m", "MLR", "--overwrite") == 1
+    with full_disk(sizes[0] + 300):
+        assert command("-m", "MLR", "--overwrite") == 1
     assert "File too large" in capsys.readouterr().err
     assert (folder / "results" / "Tiny_FedAvg_test_0.h5").read_bytes() == earlier
     assert result_utils.read_run(folder / "results" / "Tiny_FedAvg_test_0.h5").status == "finished"
