@@ -4,15 +4,17 @@ The picture needs config.json alone, no screen, and stays readable with 100 clie
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from utils.dataset_utils import whole_file
-from utils.errors import UsageError
+from utils.errors import UsageError, report
 from utils.repo import DATASET
+from utils.safe_load import load_json
+
+MOST_CELLS = 10**7  # of clients x classes; nobody could see more
 
 
 def draw(folder: Path) -> Path:
@@ -52,25 +54,35 @@ def draw(folder: Path) -> Path:
 
 def read_counts(config_path: Path) -> np.ndarray:
     """The images by client and class, from a data set's config.json."""
+    if not config_path.is_file():
+        raise UsageError(f"{config_path} is missing: make the data set first (generate_<Name>.py)")
+    config = load_json(config_path)
     try:
-        config = json.loads(config_path.read_text())
-        counts = np.zeros((config["num_clients"], config["num_classes"]), int)
-        for client, labels in enumerate(config["Size of samples for labels in clients"]):
+        statistic, num_classes = config["Size of samples for labels in clients"], config["num_classes"]
+        if len(statistic) != config["num_clients"] or not 1 <= len(statistic) * num_classes <= MOST_CELLS:
+            raise ValueError(f"{len(statistic)} clients are listed, it should be {config['num_clients']}")
+        counts = np.zeros((len(statistic), num_classes), int)
+        for client, labels in enumerate(statistic):
             for label, count in labels:
+                if not (0 <= label < num_classes and 0 <= count < 2**53):
+                    raise ValueError(f"{count} images of class {label}")
                 counts[client, label] = count
-    except FileNotFoundError:
-        raise UsageError(f"{config_path} is missing: make the data set first (generate_<Name>.py)") from None
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise UsageError(f"{config_path} is damaged ({error!r}): make the data set again") from None
     return counts
 
 
-if __name__ == "__main__":
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", type=Path, help="a data set in this folder, or the path of one")
-    name = parser.parse_args().name
+    name = parser.parse_args(argv).name
     try:
         print(draw(name if (name / "config.json").is_file() else DATASET / name))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    except Exception as error:
+        return report(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

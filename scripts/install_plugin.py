@@ -340,10 +340,12 @@ def read_manifest(system: Path) -> dict[str, str]:
     path = system / MANIFEST
     try:
         files = json.loads(path.read_bytes())["files"]
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+            raise ValueError("a file outside the checkout")
         return {str(name): str(value) for name, value in files.items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise RunError(f"{path} is damaged; remove it and the files copied earlier, then run again") from None
 
 

@@ -51,7 +51,7 @@ class Group:
 
     def rounds(self, length: int) -> Curve:
         """The round of each of `length` evaluations; PFLlib's own files do not say, so there they are counted."""
-        longest = max((run.arrays.get("rs_round", ()) for run in self.runs), key=len)
+        longest = max((np.ravel(run.arrays.get("rs_round", ())) for run in self.runs), key=len)
         return np.asarray(longest[:length] if len(longest) >= length else np.arange(length), dtype=np.float64)
 
     def last(self, name: str) -> float:
@@ -212,7 +212,7 @@ def draw(groups: Sequence[Group], out: Path) -> None:
                 if line == "-":
                     ends.append((float(mean[-1]), group.label, colour))
         _label_ends(panel, ends)
-        panel.set_title(dataset, loc="left", fontweight="bold")
+        panel.set_title(dataset, loc="left", fontweight="bold", parse_math=False)
         panel.set_xlabel("round")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panel.grid(axis="y", color="#dddddd", linewidth=0.7)
@@ -242,7 +242,7 @@ def _label_ends(panel: Any, ends: Sequence[tuple[float, str, str]]) -> None:
                 heights[lower] -= overlap / 2
                 heights[upper] += overlap / 2
     for (_, label, colour), height in zip(ends, heights, strict=True):
-        panel.text(panel.get_xlim()[1], height, f" {label}", color=colour, va="center")
+        panel.text(panel.get_xlim()[1], height, f" {label}", color=colour, va="center", parse_math=False)
 
 
 # ---------------------------------------------------------------------------------------------- differences
@@ -272,12 +272,12 @@ def differences(groups: Sequence[Group]) -> list[list[str]]:
     for key in dict.fromkeys(key for fact in facts for key in fact):
         values = [fact.get(key, "–") for fact in facts]
         if any(value != values[0] for value in values):
-            rows.append([key, *(_short(value) for value in values)])
+            rows.append([_short(key), *(_short(value) for value in values)])
     return rows
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = str(value) if str(value).isprintable() else repr(value)  # nothing that a terminal would obey
     return text if len(text) <= 24 else text[:21] + "..."
 
 

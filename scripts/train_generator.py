@@ -107,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     print(f"wrote {args.out}")
-    print(f"use it: python main.py -algo FedKTL -data Digits --generator {args.out} -nd {args.latent_dim}")
+    trust = " --trust_generator" if args.out.suffix == ".pt2" else ""
+    print(f"use it: python main.py -algo FedKTL -data Digits --generator {args.out} -nd {args.latent_dim}{trust}")
     return 0
 
 

@@ -16,7 +16,7 @@ from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
 from utils import data_utils, interrupt, privacy, result_utils
 from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, resolve_device
-from utils.errors import RunError, UsageError
+from utils.errors import RunError, UsageError, report
 from utils.seeds import numpy_generator, seed_everything
 
 EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor}
@@ -66,7 +66,8 @@ def use_data(args: argparse.Namespace) -> None:
     args.num_classes = config["num_classes"]
     args.shape = data_utils.dataset_shape(config, args.dataset)
     args.data_digest = data_utils.dataset_digest(args.dataset)
-    for i in range(args.num_clients, args.num_clients + args.num_new_clients):  # better refused now than after training
+    # Better refused now than after the model is built, or after training.
+    for i in (0, *range(args.num_clients, args.num_clients + args.num_new_clients)):
         data_utils.read_data(args.dataset, i)
 
 
@@ -134,11 +135,10 @@ def main(argv: list[str] | None = None) -> int:
         use_data(args)
         result_utils.RESULTS = Path(args.results_dir)
         run(args, algorithm, server_class)
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        return report(error)
     print(f"total time {time.time() - started:.1f} s")
     return 0
 

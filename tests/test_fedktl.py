@@ -97,14 +97,16 @@ def test_torchscript_with_its_mapping(tmp_path):
 def test_a_program_of_torch_export(tmp_path):
     file = tmp_path / "g.pt2"
     torch.export.save(torch.export.export(Linear(), (torch.zeros(1, 4),)), str(file))
-    generator = ImageGenerator(str(file), 4, (1, 2, 2), "cpu")
+    with pytest.raises(UsageError, match="can run any code.*--trust_generator"):
+        ImageGenerator(str(file), 4, (1, 2, 2), "cpu")
+    generator = ImageGenerator(str(file), 4, (1, 2, 2), "cpu", trusted=True)
     images = generator.images(torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 3))  # one at a time
     assert torch.allclose(images, torch.tensor([[0.1, 0.2], [0.3, 0.4]]).expand(3, 1, 2, 2))
     noise = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
     assert torch.equal(generator.latents(2, torch.Generator().manual_seed(1)), noise)
 
 
-@pytest.mark.parametrize(("name", "message"), [("g.pt", "not TorchScript"), ("g.pt2", "not a program of torch.export")])
+@pytest.mark.parametrize(("name", "message"), [("g.pt", "not TorchScript"), ("g.pt2", "can run any code")])
 def test_a_pickle_is_refused_without_executing_it(tmp_path, name, message):
     class Trap:
         def __reduce__(self):
@@ -136,7 +138,45 @@ def test_a_missing_or_damaged_file_is_a_users_mistake(tmp_path, name):
     if name.startswith("empty"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(UsageError, match=r"--generator .*" + name):
-        ImageGenerator(str(tmp_path / name), 4, (1, 2, 2), "cpu")
+        ImageGenerator(str(tmp_path / name), 4, (1, 2, 2), "cpu", trusted=name.endswith("2"))
+
+
+class Writes(nn.Module):
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        torch.ops.aten.save(latents, "written_by_a_generator")
+        return latents[:1, None, None]
+
+
+class Reads(nn.Module):
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        return torch.from_file("secret", False, 4, dtype=torch.uint8)[None, None, None].float() / 255
+
+
+class WritesWhileLoading(nn.Module):
+    @torch.jit.export
+    def __getstate__(self) -> int:
+        return 0
+
+    @torch.jit.export
+    def __setstate__(self, state: int) -> None:
+        self.training = False
+        torch.ops.aten.save(torch.zeros(1), "written_by_a_generator")
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        return latents[:1, None, None]
+
+
+@pytest.mark.parametrize("net", [Writes(), Reads(), WritesWhileLoading()], ids=lambda net: type(net).__name__)
+def test_torchscript_that_uses_files_is_refused_before_it_runs(tmp_path, monkeypatch, net):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_bytes(b"1234")
+    file = script(net, tmp_path / "g.pt")
+    with pytest.raises(UsageError, match="can read or write files.*--trust_generator"):
+        ImageGenerator(file, 4, (1, 1, 1), "cpu")
+    written = tmp_path / "written_by_a_generator"
+    assert not written.exists()
+    ImageGenerator(file, 4, (1, 1, 1), "cpu", trusted=True)  # the threat is real
+    assert written.exists() or isinstance(net, Reads)
 
 
 def test_without_a_generator_it_says_what_to_do(make_server):
@@ -167,7 +207,7 @@ def test_the_small_generator_is_trained_fast_and_fits_the_digits(tmp_path, monke
     loaded = []
     for name in ("one.pt", "again.pt", "program.pt2"):
         assert train_generator.main(["--epochs", "2", "--latent_dim", "5", "--out", str(tmp_path / "new" / name)]) == 0
-        generator = ImageGenerator(str(tmp_path / "new" / name), 5, (1, 28, 28), "cpu")
+        generator = ImageGenerator(str(tmp_path / "new" / name), 5, (1, 28, 28), "cpu", trusted=name.endswith("2"))
         loaded.append(generator.images(torch.ones(2, 5)))
     assert "-nd 5" in capsys.readouterr().out
     assert torch.equal(loaded[0], loaded[1]) and torch.allclose(loaded[0], loaded[2], atol=1e-6)

@@ -17,6 +17,7 @@ import numpy as np
 import utils.repo  # noqa: F401  (finds utils.seeds)
 from utils.errors import UsageError
 from utils.partition import partition as draw_partition
+from utils.safe_load import load_json
 from utils.seeds import numpy_generator
 
 BATCH_SIZE = 10
@@ -45,9 +46,9 @@ def check(
     """
     asked = dict(_pfllib_keys(num_clients, niid, balance, partition, alpha), **settings)
     try:
-        config = json.loads(Path(config_path).read_text())
-        there = all(key in config and config[key] == value for key, value in asked.items())
-    except (OSError, ValueError, TypeError):
+        config = load_json(config_path)
+        there = isinstance(config, dict) and all(key in config and config[key] == asked[key] for key in asked)
+    except UsageError:
         there = False
     files = [Path(folder) / f"{i}.npz" for folder in (train_path, test_path) for i in range(num_clients)]
     if there and all(file.is_file() and file.stat().st_size for file in files):

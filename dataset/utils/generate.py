@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from utils.dataset_utils import ALPHA, SEED, TRAIN_RATIO, assign, check, gather, save_file, split_data
-from utils.errors import RunError, UsageError
+from utils.errors import report
 from utils.partition import MIN_SAMPLES
 from utils.repo import DATASET
 from utils.seeds import numpy_generator
@@ -31,12 +31,8 @@ def main(name: str, argv: list[str] | None = None) -> None:
             from plot_partition import draw
 
             print(draw(args.out))
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:  # no space, no permission
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    except Exception as error:
+        sys.exit(report(error))
 
 
 def parse(name: str, argv: list[str] | None = None) -> argparse.Namespace:

@@ -5,6 +5,7 @@ damaged or unlike what it should be. The readers of folders give None for a fold
 """
 
 import gzip
+import io
 import math
 import re
 import zlib
@@ -14,13 +15,15 @@ import numpy as np
 
 import utils.repo  # noqa: F401  (finds utils.safe_load)
 from utils.errors import UsageError
-from utils.safe_load import load_npz, load_pickle
+from utils.safe_load import load_npz, load_pickle, most_unpacked
 
 Images = tuple[np.ndarray, np.ndarray]
 
 IDX_PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 CIFAR10_PARTS = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR100_PARTS = ("train", "test")
+MOST_PIXELS = 2**24  # of one image in a folder
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # whatever the name says: others may start programs
 _PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
@@ -72,9 +75,11 @@ def read_idx(path: Path, num_axes: int) -> np.ndarray:
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most_unpacked(path) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} is damaged ({error}): delete it and fetch it again") from None
+    if len(content) > most_unpacked(path):
+        raise UsageError(f"{path} would unpack to more than {most_unpacked(path) / 2**20:,.0f} MiB: it is no idx file")
     start = 4 + 4 * num_axes
     if content[:4] != bytes([0, 0, 8, num_axes]) or len(content) < start:
         raise UsageError(f"{path} is not an idx file of bytes with {num_axes} axes: delete it and fetch it again")
@@ -103,7 +108,9 @@ def read_cifar_batch(path: Path) -> Images:
     batch = (
         {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()} if isinstance(content, dict) else {}
     )
-    x, y = batch.get("data"), np.asarray(batch.get("fine_labels", batch.get("labels")))
+    x, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
+    flat = isinstance(labels, np.ndarray) or (isinstance(labels, list) and {type(label) for label in labels} <= {int})
+    y = np.asarray(labels if flat else None)
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3 * 32 * 32:
         raise UsageError(f"{path} is not a CIFAR batch: it has no data of type uint8 and shape (N, 3072)")
     if y.dtype.kind not in "iu":
@@ -120,17 +127,15 @@ def read_image_folder(folder: Path) -> Images | None:
     if not files:
         return None
 
-    def opened(file: Path) -> Image.Image:
-        try:
-            image = Image.open(file)
-            image.load()
-            return image
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise UsageError(f"{file} is not an image that can be read: {error}") from None
-
     images: list[Image.Image] = []
     for _, file in files:
-        image = opened(file)
+        try:
+            image = Image.open(file, formats=_FORMATS)
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"it has {image.width} x {image.height} pixels")
+            image.load()
+        except Exception as error:  # a damaged image can make any operation fail in any way
+            raise UsageError(f"{file} is not an image that can be read: {error}") from None
         if images and image.size != images[0].size:
             raise UsageError(
                 f"{file} is {image.size[0]} x {image.size[1]} pixels, the images before it are {images[0].size[0]} x "

@@ -4,20 +4,20 @@ import difflib
 import functools
 import hashlib
 import itertools
-import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
 import torch
 
 from utils.errors import UsageError
-from utils.safe_load import load_npz
+from utils.safe_load import load_json, load_npz
 
 GENERATORS = Path(__file__).resolve().parents[2] / "dataset"
 ROOT = GENERATORS
@@ -50,7 +50,9 @@ def read_data(dataset: str, idx: int, is_train: bool = True) -> dict[str, np.nda
             f"{path}: x holds NaN, infinite values or numbers too large for float32; make the data set again"
         )
     num_classes = config["num_classes"]
-    if y.dtype.kind not in "biuf" or ((y < 0) | (y >= num_classes) | (y != y.astype(np.int64))).any():
+    with np.errstate(invalid="ignore"):  # NaN is no whole number, and is refused
+        whole = y.dtype.kind in "biuf" and not ((y < 0) | (y >= num_classes) | (y != y.astype(np.int64))).any()
+    if not whole:
         raise UsageError(f"{path}: labels must be whole numbers in 0..{num_classes - 1}, as config.json says")
     return {"x": x, "y": y.astype(np.int64, copy=False)}
 
@@ -65,6 +67,8 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     data = content["data"].item() if "data" in content and content["data"].shape == () else content
     if not isinstance(data, dict) or not {"x", "y"} <= set(data):
         raise UsageError(f"{path} is not PFLlib's: it needs an array `data` with a dict of x and y")
+    if not all(isinstance(data[key], np.ndarray | np.generic) for key in ("x", "y")):
+        raise UsageError(f"{path} is not PFLlib's: its x and y must be arrays")
     x, y = np.asarray(data["x"]), np.asarray(data["y"])
     if x.dtype.kind not in "biuf":
         raise UsageError(
@@ -109,18 +113,20 @@ def read_config(dataset: str) -> Config:
 
 @functools.lru_cache(maxsize=4)  # asked for with every client's file
 def _parsed(path: Path, _mtime: int, _size: int) -> Config:
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is damaged: {error}") from None
+    config = load_json(path)
     for key in ("num_clients", "num_classes"):
         if not isinstance(config, dict) or type(config.get(key)) is not int or config[key] < 1:
             raise UsageError(f"{path} is damaged: {key} must be a whole number above 0")
     if config["num_classes"] > MOST_CLASSES:
         raise UsageError(f"{path} is damaged: num_classes is {config['num_classes']}, more than {MOST_CLASSES}")
+    arguments = config.get("arguments") or []
+    if not isinstance(arguments, list) or any(type(word) is not str for word in arguments):
+        raise UsageError(f"{path} is damaged: arguments must be a list of words")
     shape = config.get("shape", [1])
     if not isinstance(shape, list) or not shape or any(type(size) is not int or size < 1 for size in shape):
-        raise UsageError(f"{path} is damaged: shape must be whole numbers above 0, such as [3, 32, 32], not {shape}")
+        raise UsageError(
+            f"{path} is damaged: shape must be whole numbers above 0, such as [3, 32, 32], not {shown(shape)}"
+        )
     return config  # type: ignore[no-any-return]
 
 
@@ -145,6 +151,8 @@ def dataset_digest(dataset: str) -> str:
     """SHA-256 over the names and contents of all partition files: the same data, the same digest."""
     digest = hashlib.sha256()
     for path in [path for part in ("test", "train") for path in sorted((ROOT / dataset / part).glob("*.npz"))]:
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file; remove it")
         digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -173,7 +181,7 @@ def ensure_dataset(name: str, num_clients: int | None, say: Callable[[str], obje
         raise UsageError(f"{problem}: {way}make it again with the tool that it came from")
 
     # The settings other than the defaults, as our generators note them.
-    arguments = [str(item) for item in config.get("arguments") or []]
+    arguments = config.get("arguments") or []
     num_clients = num_clients or config.get("num_clients")
     command = [*arguments, *(["--num_clients", str(num_clients)] if num_clients else [])]
     command += ["--out", str(ROOT / name)] if ROOT.resolve() != GENERATORS else []

@@ -1,5 +1,7 @@
 """The two ways a command may end early. main and the scripts print the message alone and exit with `exit_code`."""
 
+import sys
+
 
 class UsageError(Exception):
     """The user asked for something that cannot be done: a wrong flag, a missing or damaged file."""
@@ -11,3 +13,15 @@ class RunError(Exception):
     """The run itself failed, for example because the loss became NaN."""
 
     exit_code = 1
+
+
+def report(error: Exception) -> int:
+    """Prints what a user must know of `error` and returns the exit code; what is a defect of the program is raised."""
+    code = getattr(error, "exit_code", RunError.exit_code)
+    text = str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "to allocate" in text):
+        text = f"not enough memory ({text.splitlines()[0] if text else 'no more is known'})"
+    elif not isinstance(error, UsageError | RunError | OSError):  # OSError: no space, no permission
+        raise error
+    print(f"error: {text}", file=sys.stderr)
+    return code

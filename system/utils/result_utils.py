@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from utils.errors import UsageError
 from utils.mem_utils import peak_memory
+from utils.safe_load import load_json, most_unpacked
 
 try:
     import fcntl
@@ -42,6 +43,9 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads", "given"}
 NOT_SETTINGS |= {"executor"}  # all of them compute the same
+
+# In run.json always text; what a terminal would obey is not.
+TEXTS = ("status", "dataset", "algorithm", "goal", "host", "settings_digest", "code_digest")
 
 SILENCE = 6 * 3600  # seconds without a new file after which a run on another machine counts as dead
 
@@ -228,12 +232,15 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _read_info(path: Path) -> dict[str, Any]:
-    """The content of a run.json; empty where there is none or it cannot be read."""
+    """The content of a run.json; empty where there is none or it cannot be read, or its fields are of other types."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = load_json(path)
+    except UsageError:
         return {}
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict) or any(type(content.get(key, 0)) is not int for key in ("pid", "repeat")):
+        return {}
+    texts = [content.get(key, "") for key in TEXTS]
+    return content if all(isinstance(text, str) and text.isprintable() for text in texts) else {}
 
 
 def _is_here(info: Mapping[str, Any]) -> bool:
@@ -249,7 +256,7 @@ def _is_running(info: Mapping[str, Any], h5: Path) -> bool:
         return time.time() - max(stamps, default=0) / 1e9 < SILENCE
     try:
         os.kill(info["pid"], 0)
-    except (ProcessLookupError, KeyError, TypeError):
+    except (ProcessLookupError, KeyError, OverflowError):
         return False
     except PermissionError:  # somebody else's process
         return True
@@ -371,6 +378,21 @@ class Run:
         return "interrupted" if status == "running" and not _is_running(self.info, self.path) else status
 
 
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of numbers in an HDF5 file itself, not those in other files that it points to."""
+    arrays, left = {}, most_unpacked(path)
+    with h5py.File(path, "r") as file:
+        for key in file:
+            item = file[key] if isinstance(file.get(key, getlink=True), h5py.HardLink) else None
+            if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "biuf":
+                continue
+            left -= item.size * item.dtype.itemsize  # item.nbytes would overflow
+            if left < 0 or item.external or item.is_virtual:
+                raise ValueError(f"{key} is larger than the file can hold, or lies outside")
+            arrays[key] = item[()]
+    return arrays
+
+
 def read_run(path: Path | str, algorithms: Collection[str] = ()) -> Run:
     """Reads a result file's arrays of numbers and the run.json beside it.
 
@@ -386,15 +408,13 @@ def read_run(path: Path | str, algorithms: Collection[str] = ()) -> Run:
     name = name or re.fullmatch(r"([^_]+)_([^_]+)_(.+)_(\d+)\.h5", path.name)
     info = _read_info(path.with_suffix(".run.json"))
     try:
-        with h5py.File(path, "r") as file:
-            found = {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
-        arrays = {key: values for key, values in found.items() if np.asarray(values).dtype.kind in "biuf"}
+        arrays = _read_arrays(path)
     except FileNotFoundError:
         raise UsageError(f"there is no result file {path}") from None
-    except (OSError, RuntimeError, KeyError, TypeError) as error:
+    except Exception as error:  # a damaged file can make any operation fail in any way
         raise UsageError(f"{path} is not a readable result file ({error}); remove it and run again") from None
     if {"dataset", "algorithm", "goal", "repeat"} <= info.keys():
-        return Run(path, arrays, info, info["dataset"], info["algorithm"], info["goal"], int(info["repeat"]))
+        return Run(path, arrays, info, info["dataset"], info["algorithm"], info["goal"], info["repeat"])
     if not name:
         raise UsageError(f"{path} has no run.json and is not named <dataset>_<algorithm>_<goal>_<run>.h5")
     return Run(path, arrays, info, name[1], name[2], name[3], int(name[4]))

@@ -51,7 +51,7 @@ class FedKTL(Server):
             )
         if len(args.shape) != 3:
             raise UsageError(f"FedKTL works on images, but a sample of {args.dataset} has shape {tuple(args.shape)}.")
-        self.generator = ImageGenerator(args.generator, args.noise_dim, args.shape, self.device)
+        self.generator = ImageGenerator(args.generator, args.noise_dim, args.shape, self.device, args.trust_generator)
         self.seen = torch.zeros(self.num_classes, dtype=torch.bool, device=self.device)  # has ever been uploaded
         self.pairs: dict[str, Tensor] = {}  # of the classes seen, in their order
         with torch.random.fork_rng(devices=[]):
@@ -110,7 +110,12 @@ class FedKTL(Server):
         group.add_argument(
             "--generator",
             metavar="FILE",
-            help="pre-trained image generator, TorchScript or torch.export (.pt2); its latent size is -nd",
+            help="pre-trained image generator: TorchScript, a program that is run; its latent size is -nd",
+        )
+        group.add_argument(
+            "--trust_generator",
+            action="store_true",
+            help="load it unchecked: TorchScript that uses files, torch.export (.pt2) that can run any code",
         )
         group.add_argument(
             "--ktl_server_batch", type=at_least_two, default=100, metavar="N", help="uploads in a batch of the server"

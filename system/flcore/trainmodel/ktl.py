@@ -5,8 +5,11 @@ B samples, C classes, K embedding size, W size of the generator's latent vectors
 
 from __future__ import annotations
 
+import io
 import logging
+import re
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from torch.nn import functional as F
 
 from flcore.trainmodel.cpd import COSINE_EPS
 from utils.errors import UsageError
+from utils.safe_load import most_unpacked
 
 SCALE, MARGIN = 64.0, 0.5  # of ArcFace, the authors' values
 LARGEST_COSINE = 1 - 1e-7  # arccos has no finite slope at 1
@@ -70,6 +74,7 @@ class ImageGenerator:
 
     Args:
         file: what ``--generator`` names; docs/fedktl.md says what may be in it and whom to trust.
+        trusted: load it without the checks of `checked_torchscript`, also a program of torch.export.
         latent_dim: W.
         shape: channels, height and width of the clients' images.
         device: where to run it.
@@ -78,9 +83,9 @@ class ImageGenerator:
         UsageError: there is no such file, it holds something else, or it does not take latent vectors of that size.
     """
 
-    def __init__(self, file: str, latent_dim: int, shape: tuple[int, ...], device: Any) -> None:
+    def __init__(self, file: str, latent_dim: int, shape: tuple[int, ...], device: Any, trusted: bool = False) -> None:
         self.latent_dim, self.shape, self.device = latent_dim, shape, device
-        self.module = load_generator(Path(file), device)
+        self.module = load_generator(Path(file), device, trusted)
         self.mapping: Callable[[Tensor], Tensor] | None = getattr(self.module, "mapping", None)
         try:
             latents = self.latents(2, torch.Generator().manual_seed(0))
@@ -116,15 +121,49 @@ class ImageGenerator:
             return self.module(latents).float()
 
 
-def load_generator(file: Path, device: Any) -> Callable[[Tensor], Tensor]:
+# What TorchScript can reach the disk with; any operator of a namespace other than torch's own might.
+_REACHES_OUT = re.compile(rb"\b(save|from_file|classes)\b|\bops\s*\.\s*(?!(?:aten|prim|quantized)\b)\w*")
+
+
+def checked_torchscript(file: Path) -> io.BytesIO:
+    """The archive in ``file``, written anew so that torch finds in it what was looked at here, and nothing else.
+
+    Raises:
+        UsageError: its code, which runs as soon as it is loaded, names an operator that can read or write files.
+    """
+    checked = io.BytesIO()
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(checked, "w") as copy:
+        if sum(member.file_size for member in archive.infolist()) > most_unpacked(file):
+            raise ValueError("it would unpack to far more than its size")
+        for member in archive.infolist():
+            if member.filename.endswith(".debug_pkl"):  # lines of the author's Python, for error messages
+                continue
+            content = archive.read(member)
+            found = "code/" in member.filename.lower() and _REACHES_OUT.search(content)
+            if found:
+                raise UsageError(
+                    f"--generator {file} is refused: its code uses {found[0].decode()!r}, which can read or write "
+                    "files; --trust_generator loads it all the same"
+                )
+            copy.writestr(member.filename, content)
+    checked.seek(0)
+    return checked
+
+
+def load_generator(file: Path, device: Any, trusted: bool = False) -> Callable[[Tensor], Tensor]:
     """The module in ``file``: torch.export's if it ends in .pt2, TorchScript otherwise. Nothing else is unpickled.
 
     Raises:
-        UsageError: there is no such file, or it holds something else.
+        UsageError: there is no such file, it holds something else, or it must be ``trusted`` and is not.
     """
     if not file.is_file():
         raise UsageError(f"--generator {file}: there is no such file")
     exported = file.suffix == ".pt2"
+    if exported and not trusted:
+        raise UsageError(
+            f"--generator {file}: loading a program of torch.export can run any code; for a file from people whose "
+            "Python you would run, add --trust_generator, otherwise take TorchScript"
+        )
     log = logging.getLogger("torch.export")
     disabled, log.disabled = log.disabled, True  # it writes a traceback of what is said below
     try:
@@ -132,7 +171,9 @@ def load_generator(file: Path, device: Any) -> Callable[[Tensor], Tensor]:
             warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
             if exported:
                 return torch.export.load(str(file)).module().to(device)
-            return torch.jit.load(str(file), map_location=device).eval()
+            return torch.jit.load(str(file) if trusted else checked_torchscript(file), map_location=device).eval()
+    except UsageError:
+        raise
     except Exception as error:
         kind = "a program of torch.export.save" if exported else "TorchScript of torch.jit.save"
         raise UsageError(
