@@ -43,12 +43,21 @@ class Batches:
     def __iter__(self) -> Iterator[Data]:
         x, y = self.dataset.tensors
         if self.generator:
-            order = torch.randperm(len(y), generator=self.generator).to(y.device)
-        for i in range(len(self)):
-            part: slice | Tensor = slice(i * self.batch_size, (i + 1) * self.batch_size)
-            if self.generator:
-                part = order[part]
-            yield x[part], y[part]
+            for chosen in self.order().to(y.device):
+                yield x[chosen], y[chosen]
+        elif len(self):
+            yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+
+    def order(self) -> Tensor:
+        """The samples of the next shuffled pass: (number of mini-batches, batch size), on the CPU."""
+        size, count = len(self.dataset), len(self)
+        return torch.randperm(size, generator=self.generator)[: count * self.batch_size].view(count, self.batch_size)
+
+    def over(self, x: Tensor) -> Batches:
+        """The same mini-batches in the same order, with other inputs ``x`` (n, ...) for the samples."""
+        other = copy.copy(self)
+        other.dataset = torch.utils.data.TensorDataset(x, self.dataset.tensors[1])
+        return other
 
 
 class Client(LocalRule):
