@@ -20,11 +20,7 @@ from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, r
 from utils.errors import RunError, UsageError
 from utils.seeds import numpy_generator, seed_everything
 
-EXECUTORS = {
-    "loop": lambda args: LoopExecutor(),
-    "threads": lambda args: ThreadsExecutor(),
-    "stacked": lambda args: StackedExecutor(None if args.stack_size == "auto" else int(args.stack_size)),
-}
+EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
 
 
 def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algorithm, Any]:
@@ -99,7 +95,8 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             server = server_class(args, repeat)
             if data_utils.dataset_digest(args.dataset) != args.data_digest:
                 raise RunError(f"data set {args.dataset} was changed while this run was using it; start it again")
-            server.executor = EXECUTORS[args.executor](args)
+            options = {"stack_size": args.stack_size} if args.executor == "stacked" else {}
+            server.executor = EXECUTORS[args.executor](**options)
             size = sum(parameter.numel() for parameter in args.model.parameters())
             print(
                 f"{args.algorithm} on {args.dataset}: {args.num_clients} clients, {args.global_rounds} rounds, "

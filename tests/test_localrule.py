@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flcore.clients.clientbase import Batches, micro_auc
-from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages
+from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages, head_loss, sgd_step
 from flcore.trainmodel.build import build_model, split_head
 from flcore.trainmodel.models import BaseHeadSplit
 from utils.seeds import torch_generator
@@ -119,6 +119,53 @@ def test_only_what_a_phase_names_moves():
     client.train()
     moved = {name for name, value in client.params.items() if not torch.equal(value, before[name])}
     assert moved == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("plan", [[Phase(2, ("head.",))], [Phase(9, ("head.",), steps=3), Phase(1, ("base.",))]])
+@pytest.mark.parametrize("loader", [Batches, list])
+def test_a_head_on_cached_features_is_the_head_on_the_fixed_extractor(plan, loader):
+    """BatchNorm included; with ``list``, a loader like PFLlib's, the features are made batch by batch."""
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+    model = BaseHeadSplit(base, nn.Linear(72, 2))
+    data = torch.randn(11, 1, 8, 8), torch.randint(2, (11,))
+    trained = []
+    for cached in (False, True):
+        on_features = [p._replace(loss=head_loss, on_features=True) if p.moves == ("head.",) else p for p in plan]
+        rule = type(
+            "Rule", (OneClient,), {"local_plan": staticmethod(lambda hp, c=cached, o=on_features: o if c else plan)}
+        )
+        client = rule(copy.deepcopy(model), *data, 4, arguments())
+        if loader is list:
+            client._data, client._batches = data, list(client._batches)
+        client.train()
+        trained.append(client)
+    plain, fast = trained
+    assert plain.train_loss == (pytest.approx(fast.train_loss[0], rel=1e-5), fast.train_loss[1])
+    for name, value in plain.params.items():
+        torch.testing.assert_close(fast.params[name], value, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(plain.params["head.weight"], model.head.weight)
+
+
+def test_features_are_computed_once_for_all_epochs():
+    class HeadOnly(OneClient):
+        @staticmethod
+        def local_plan(hp):
+            return [Phase(5, ("head.",), loss=head_loss, on_features=True)]
+
+    base = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    client = HeadOnly(BaseHeadSplit(base, nn.Linear(3, 2)), torch.randn(9, 4), torch.randint(2, (9,)), 4, arguments())
+    sizes = []
+    base.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    client.train()
+    assert sizes == [9]
+
+
+def test_a_step_on_stacked_clients_is_each_ones_own_step():
+    """w^2 has the gradient 2w: one step at rate 1/4 halves w, for each client by itself."""
+    w = torch.tensor([[1.0], [6.0]], requires_grad=True)
+    loss = sgd_step(lambda: w.square().sum(1), dict, {"w": w}, 0.25)
+    assert loss.tolist() == [1, 36] and w.tolist() == [[0.5], [3]]
 
 
 def test_batchnorm_of_a_fixed_extractor_stays_still():

@@ -11,7 +11,8 @@ which precomputed indices take each step's mini-batches. What comes before and a
 extractor, prototypes, evaluation) is large batches already, and goes client by client through the rule's own functions.
 
 A convolution with weights of its own for each client becomes one grouped convolution, PyTorch's own rule under vmap.
-Nothing here was measured on a GPU: neither that form against others, nor CUDA graphs or compilation, which are left out.
+Nothing here was measured on a GPU: neither that form against others, nor CUDA graphs and compilation, which are left
+out.
 
 What vmap refuses (dropout, branches on values) runs in the loop and says so once.
 """
@@ -42,13 +43,13 @@ SHARE = 0.8  # of a GPU's free memory: libraries take workspaces, and the alloca
 class StackedExecutor(LoopExecutor):
     """
     Args:
-        stack_size: so many clients at once; None: as many as a memory budget holds (see `budget`, `bytes_needed`).
+        stack_size: so many clients at once; "auto": as many as a memory budget holds (see `budget`, `bytes_needed`).
     """
 
     name = "stacked"
 
-    def __init__(self, stack_size: int | None = None) -> None:
-        self.stack_size = stack_size
+    def __init__(self, stack_size: int | str = "auto") -> None:
+        self.stack_size = 0 if stack_size == "auto" else int(stack_size)
         self._needs: dict[Any, int] = {}  # bytes a client of a kind; 0: cannot be stacked
         self._said: set[str] = set()
 
@@ -164,7 +165,8 @@ class Stack:
             return loss_of(forward, params, x, y, shared, state, hp)
 
         def correct_one(params: Tensors, state: Tensors, grads: Tensors) -> Tensors:
-            return rule.local_grad(grads, params, shared, state, hp)
+            corrected: Tensors = rule.local_grad(grads, params, shared, state, hp)
+            return corrected
 
         corrects = type(rule).local_grad is not LocalRule.local_grad
         draws = type(rule).local_draw is not LocalRule.local_draw
