@@ -11,6 +11,7 @@ from flcore.clients.clientbase import Batches, micro_auc
 from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages, head_loss, sgd_step
 from flcore.trainmodel.build import build_model, split_head
 from flcore.trainmodel.models import BaseHeadSplit
+from utils.data_utils import read_client_tensors
 from utils.seeds import torch_generator
 
 
@@ -245,3 +246,15 @@ def test_extra_modules_do_not_move_the_global_generator():
     forward = build_forward(Extra, model, torch.zeros(1, 1), {"module_seed": 5})
     assert torch.equal(torch.rand(1), expected)
     assert "extra.weight" in forward.net.state_dict()
+
+
+def test_images_lie_as_the_model_wants_them_also_in_a_batch(make_server):
+    """Changes the speed on a CPU, and nothing else: the values are the same."""
+    client = make_server("FedAvg").clients[0]
+    x, _ = client.data
+    (batch, _), *_ = client.load_train_data()
+    for images in (x, batch, *x.split(7)):
+        assert images.stride()[1] == 1 and images.shape[1:] == (1, 20, 20)
+    fresh, _ = read_client_tensors("Tiny", 0, True, 0)
+    assert fresh.is_contiguous() and torch.equal(x, fresh)
+    assert make_server("FedAvg", model="MLR").clients[0].data[0].stride()[1] == 400

@@ -248,3 +248,25 @@ def test_the_budget_sets_the_chunks(make_server, monkeypatch):
 
 def test_the_budget_on_a_cpu_has_a_cap():
     assert 0 < budget(torch.device("cpu")) <= module.CPU_BUDGET
+
+
+def test_the_command_runs_it_and_its_size_does_not_change_a_runs_name(data_root, tmp_path):
+    import main
+    from utils.result_utils import run_settings
+
+    common = ["-algo", "FedRep", "-data", "Tiny", "-gr", "1", "--data_dir", str(data_root)]
+    flags = [*common, "-ex", "stacked", "--stack_size", "3"]
+    assert main.main([*flags, "--results_dir", str(tmp_path)]) == 0
+    assert (tmp_path / "Tiny_FedRep_test_0.h5").exists()
+    plain, stacked = (main.read_arguments(given)[0] for given in (common, flags))
+    names = {"given"}
+    assert run_settings(plain, None, names) == run_settings(stacked, None, names)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "many"])
+def test_a_stack_needs_a_size(size, capsys):
+    import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main.read_arguments(["--stack_size", size])
+    assert stopped.value.code == 2 and "--stack_size: must be auto, or 1 or more" in capsys.readouterr().err
