@@ -56,11 +56,16 @@ def trained(server, executor):
     return after
 
 
-def distance(value, expected):
-    """|value - expected| / |expected| in the Euclidean norm."""
-    if not expected.is_floating_point():
-        return 0.0 if torch.equal(value, expected) else float("inf")
-    return float((value - expected).norm() / expected.norm().clamp_min(1e-12))
+def distance(some, others):
+    """|some - others| / |others| in the Euclidean norm over all tensors; whole numbers must be equal.
+
+    Over all, since in single precision a ReLU or a maximum may tip over and move one small tensor further.
+    """
+    assert some.keys() == others.keys()
+    real = [name for name, value in others.items() if value.is_floating_point()]
+    assert all(torch.equal(some[name], others[name]) for name in others.keys() - set(real))
+    apart = sum(float((some[name] - others[name]).square().sum()) for name in real)
+    return (apart / max(sum(float(others[name].square().sum()) for name in real), 1e-12)) ** 0.5
 
 
 def assert_same_training(server, *executors, within=1e-5):
@@ -68,9 +73,7 @@ def assert_same_training(server, *executors, within=1e-5):
     for executor in executors:
         for ours, loops in zip(trained(server, executor), expected, strict=True):
             for some, others in zip(ours[:3], loops[:3], strict=True):
-                assert some.keys() == others.keys()
-                far = {name: distance(some[name], value) for name, value in others.items()}
-                assert all(share <= within for share in far.values()), far
+                assert distance(some, others) <= within
             assert ours[3] == (pytest.approx(loops[3][0], rel=within), loops[3][1])
 
 
@@ -94,7 +97,7 @@ def assert_same_in_double_precision(server, *executors):
         client.params, client.state, client.shared = double(client.params), double(client.state), shared
     torch.set_default_dtype(torch.float64)
     try:
-        assert_same_training(server, *executors, within=1e-9)
+        assert_same_training(server, *executors, within=1e-11)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -132,7 +135,7 @@ def test_a_whole_run_and_its_records(make_server):
     loop, stacked = (make_server("FedCPD", *flags, executor=ex) for ex in (LoopExecutor(), StackedExecutor()))
     loop.train()
     stacked.train()
-    assert all(distance(stacked.global_params[k], v) < 1e-4 for k, v in loop.global_params.items())
+    assert distance(stacked.global_params, loop.global_params) < 1e-4
     assert stacked.rs_train_loss == pytest.approx(loop.rs_train_loss, rel=1e-4)
     for name in ("rs_bytes_up", "rs_bytes_down"):
         assert stacked.records[name] == loop.records[name]
