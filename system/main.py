@@ -12,6 +12,7 @@ import torch
 
 from flcore import registry
 from flcore.executors.loop import LoopExecutor
+from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
 from utils import data_utils, interrupt, privacy, result_utils
@@ -19,7 +20,7 @@ from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, r
 from utils.errors import RunError, UsageError, report
 from utils.seeds import numpy_generator, seed_everything
 
-EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor}
+EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
 
 
 def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algorithm, Any]:
@@ -96,7 +97,8 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             files.update(**server.privacy)
             if data_utils.dataset_digest(args.dataset) != args.data_digest:
                 raise RunError(f"data set {args.dataset} was changed while this run was using it; start it again")
-            server.executor = EXECUTORS[args.executor]()
+            options = {"stack_size": args.stack_size} if args.executor == "stacked" else {}
+            server.executor = EXECUTORS[args.executor](**options)
             size = sum(parameter.numel() for parameter in args.model.parameters())
             print(
                 f"{args.algorithm} on {args.dataset}: {args.num_clients} clients, {args.global_rounds} rounds, "
@@ -129,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
         args, algorithm, server_class = read_arguments(argv)
         args.device = resolve_device(args)
         if args.executor == "auto":
-            args.executor = "threads" if args.device.type == "cpu" else "loop"
+            args.executor = {"cpu": "threads", "cuda": "stacked"}.get(args.device.type, "loop")
         torch.set_num_threads(args.num_threads)
         known_model(args.model)  # refused before any data is made
         use_data(args)

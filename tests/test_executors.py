@@ -5,6 +5,7 @@ import torch
 from conftest import same_tensors
 
 from flcore.executors.loop import LoopExecutor
+from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
 
@@ -35,10 +36,22 @@ def test_threads_equal_the_loop_with_batchnorm(make_server):
     assert same_tensors(loop.global_params, threads.global_params)
 
 
-@pytest.mark.parametrize("executor", [LoopExecutor(), ThreadsExecutor(2)])
+@pytest.mark.parametrize("executor", [LoopExecutor(), ThreadsExecutor(2), StackedExecutor()])
 def test_a_failure_names_client_and_round(make_server, executor):
     server = make_server("FedAvg", executor=executor)
     server.clients[2].load_train_data = lambda: [(torch.zeros(1, 1, 3, 3), torch.zeros(1))]
     with pytest.raises(RuntimeError) as error:
         server.train()
     assert "client 2 in round 0" in "".join(error.value.__notes__)
+
+
+def test_a_failure_after_training_together_names_its_client(make_server):
+    server = make_server("FedAvg", executor=StackedExecutor())
+
+    def fail(*args):
+        raise RuntimeError("no upload")
+
+    server.clients[1].local_end = fail
+    with pytest.raises(RuntimeError) as error:
+        server.train()
+    assert "client 1 in round 0" in "".join(error.value.__notes__)

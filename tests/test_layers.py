@@ -44,7 +44,7 @@ def test_no_import_points_upwards(path):
 
 @pytest.mark.parametrize("name", ["clients/localrule.py", "servers/roundloop.py", "trainmodel/cpd.py"])
 def test_portable_files_import_torch_and_the_standard_library_only(name):
-    allowed = {"torch", "__future__", "time", "random", "typing", "collections", "math"}
+    allowed = {"torch", "__future__", "time", "random", "typing", "collections", "functools", "math"}
     assert {module.split(".")[0] for module in imports(SYSTEM / "flcore" / name)} <= allowed
 
 

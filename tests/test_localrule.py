@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from flcore.clients.clientbase import Batches, micro_auc
-from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages
+from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages, head_loss, sgd_step
 from flcore.trainmodel.build import build_model, split_head
 from flcore.trainmodel.models import BaseHeadSplit
+from utils.data_utils import read_client_tensors
 from utils.seeds import torch_generator
 
 
@@ -121,6 +122,53 @@ def test_only_what_a_phase_names_moves():
     assert moved == {"head.weight", "head.bias"}
 
 
+@pytest.mark.parametrize("plan", [[Phase(2, ("head.",))], [Phase(9, ("head.",), steps=3), Phase(1, ("base.",))]])
+@pytest.mark.parametrize("loader", [Batches, list])
+def test_a_head_on_cached_features_is_the_head_on_the_fixed_extractor(plan, loader):
+    """BatchNorm included; with ``list``, a loader like PFLlib's, the features are made batch by batch."""
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+    model = BaseHeadSplit(base, nn.Linear(72, 2))
+    data = torch.randn(11, 1, 8, 8), torch.randint(2, (11,))
+    trained = []
+    for cached in (False, True):
+        on_features = [p._replace(loss=head_loss, on_features=True) if p.moves == ("head.",) else p for p in plan]
+        rule = type(
+            "Rule", (OneClient,), {"local_plan": staticmethod(lambda hp, c=cached, o=on_features: o if c else plan)}
+        )
+        client = rule(copy.deepcopy(model), *data, 4, arguments())
+        if loader is list:
+            client._data, client._batches = data, list(client._batches)
+        client.train()
+        trained.append(client)
+    plain, fast = trained
+    assert plain.train_loss == (pytest.approx(fast.train_loss[0], rel=1e-5), fast.train_loss[1])
+    for name, value in plain.params.items():
+        torch.testing.assert_close(fast.params[name], value, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(plain.params["head.weight"], model.head.weight)
+
+
+def test_features_are_computed_once_for_all_epochs():
+    class HeadOnly(OneClient):
+        @staticmethod
+        def local_plan(hp):
+            return [Phase(5, ("head.",), loss=head_loss, on_features=True)]
+
+    base = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    client = HeadOnly(BaseHeadSplit(base, nn.Linear(3, 2)), torch.randn(9, 4), torch.randint(2, (9,)), 4, arguments())
+    sizes = []
+    base.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    client.train()
+    assert sizes == [9]
+
+
+def test_a_step_on_stacked_clients_is_each_ones_own_step():
+    """w^2 has the gradient 2w: one step at rate 1/4 halves w, for each client by itself."""
+    w = torch.tensor([[1.0], [6.0]], requires_grad=True)
+    loss = sgd_step(lambda: w.square().sum(1), dict, {"w": w}, 0.25)
+    assert loss.tolist() == [1, 36] and w.tolist() == [[0.5], [3]]
+
+
 def test_batchnorm_of_a_fixed_extractor_stays_still():
     class HeadOnly(OneClient):
         @staticmethod
@@ -198,3 +246,15 @@ def test_extra_modules_do_not_move_the_global_generator():
     forward = build_forward(Extra, model, torch.zeros(1, 1), {"module_seed": 5})
     assert torch.equal(torch.rand(1), expected)
     assert "extra.weight" in forward.net.state_dict()
+
+
+def test_images_lie_as_the_model_wants_them_also_in_a_batch(make_server):
+    """Changes the speed on a CPU, and nothing else: the values are the same."""
+    client = make_server("FedAvg").clients[0]
+    x, _ = client.data
+    (batch, _), *_ = client.load_train_data()
+    for images in (x, batch, *x.split(7)):
+        assert images.stride()[1] == 1 and images.shape[1:] == (1, 20, 20)
+    fresh, _ = read_client_tensors("Tiny", 0, True, 0)
+    assert fresh.is_contiguous() and torch.equal(x, fresh)
+    assert make_server("FedAvg", model="MLR").clients[0].data[0].stride()[1] == 400

@@ -41,6 +41,7 @@ BATCH = Limit(lambda v: v >= 1 or v == -1, "1 or more, or -1 for one batch of al
 SEED = Limit(lambda v: 0 <= v < 2**63, "from 0 to 2**63 - 1")
 THREADS = Limit(lambda v: 1 <= v <= 1024, "from 1 to 1024")
 PERCENT = Limit(lambda v: 1 <= v <= 100, "from 1 to 100")
+STACK = Limit(lambda v: v == "auto" or v.isdecimal() and int(v) > 0, "auto, or 1 or more")
 DEVICE = Limit(lambda v: re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", v) is not None, "auto, cpu, cuda, cuda:N or mps")
 
 GENERAL, PARTICIPATION, RESULTS = "general", "participation", "results"
@@ -86,6 +87,7 @@ FLAGS = (
     Flag("-dev", "device", str, "auto", GENERAL, "auto (cuda if there is one), cpu, cuda, cuda:N or mps", DEVICE),
     Flag("-did", "device_id", str, "0", GENERAL, "number of the CUDA card, as in -dev cuda:N"),
     Flag("-ex", "executor", str, "auto", GENERAL, "how the clients of a round are run"),
+    Flag("", "stack_size", str, "auto", GENERAL, "clients at once with -ex stacked; auto: as memory allows", STACK),
     Flag("", "num_threads", int, 1, GENERAL, "threads inside one operation on the CPU", THREADS),
     Flag("", "data_dir", str, str(REPO / "dataset"), GENERAL, "folder of the data sets"),
     # Participation

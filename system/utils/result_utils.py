@@ -42,7 +42,7 @@ RESULTS = REPO / "results"  # main sets it from --results_dir
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads", "given"}
-NOT_SETTINGS |= {"executor"}  # all of them compute the same
+NOT_SETTINGS |= {"executor", "stack_size"}  # all of them compute the same
 
 # In run.json always text; what a terminal would obey is not.
 TEXTS = ("status", "dataset", "algorithm", "goal", "host", "settings_digest", "code_digest")

@@ -32,8 +32,6 @@ STILL, WINDOW, MOST_EPOCHS = 0.1, 10, 100
 
 
 class clientALA(Client):
-    stackable = False  # fits W until it is still
-
     def __init__(self, args, id, train_samples, test_samples, **kwargs):
         super().__init__(args, id, train_samples, test_samples, **kwargs)
         top = self.trainable[-int(self.hp["layer_idx"]) :]  # -0: all

@@ -44,12 +44,21 @@ class Batches:
     def __iter__(self) -> Iterator[Data]:
         x, y = self.dataset.tensors
         if self.generator:
-            order = torch.randperm(len(y), generator=self.generator).to(y.device)
-        for i in range(len(self)):
-            part: slice | Tensor = slice(i * self.batch_size, (i + 1) * self.batch_size)
-            if self.generator:
-                part = order[part]
-            yield x[part], y[part]
+            for chosen in self.order().to(y.device):
+                yield x[chosen], y[chosen]
+        elif len(self):
+            yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+
+    def order(self) -> Tensor:
+        """The samples of the next shuffled pass: (number of mini-batches, batch size), on the CPU."""
+        size, count = len(self.dataset), len(self)
+        return torch.randperm(size, generator=self.generator)[: count * self.batch_size].view(count, self.batch_size)
+
+    def over(self, x: Tensor) -> Batches:
+        """The same mini-batches in the same order, with other inputs ``x`` (n, ...) for the samples."""
+        other = copy.copy(self)
+        other.dataset = torch.utils.data.TensorDataset(x, self.dataset.tensors[1])
+        return other
 
 
 class Client(LocalRule):
@@ -78,7 +87,7 @@ class Client(LocalRule):
         self._tensors: dict[bool, Data] = {}
         for is_train, name in ((True, "train_data"), (False, "test_data")):
             if kwargs.get(name) is not None:
-                self._tensors[is_train] = tuple(part.to(self.device) for part in kwargs[name])
+                self._tensors[is_train] = self._place(kwargs[name])
         self.round = self.passes = 0
         if self.has_rule():
             forward = kwargs.get("forward") or build_forward(
@@ -135,9 +144,16 @@ class Client(LocalRule):
     def tensors(self, is_train: bool) -> Data:
         """All samples of one split: x (n, ...), y (n), read once and kept on the device."""
         if is_train not in self._tensors:
-            x, y = read_client_tensors(self.dataset, self.id, is_train, self.few_shot)
-            self._tensors[is_train] = x.to(self.device), y.to(self.device)
+            self._tensors[is_train] = self._place(read_client_tensors(self.dataset, self.id, is_train, self.few_shot))
         return self._tensors[is_train]
+
+    def _place(self, data: Data) -> Data:
+        """On the device, and on a CPU in the memory layout that the model is fastest with: convolutions follow it."""
+        x, y = (part.to(self.device) for part in data)
+        layout = getattr(getattr(self.args.model, "base", None), "layout", None)
+        if layout and self.has_rule() and x.device.type == "cpu" and x.dim() == 4:
+            x = torch.empty(x.shape, dtype=x.dtype, memory_format=layout).copy_(x)
+        return x, y
 
     @property
     def data(self) -> Data:

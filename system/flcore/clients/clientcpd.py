@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import LocalRule, Phase, subset
+from flcore.clients.localrule import LocalRule, Phase, head_loss, subset
 from flcore.trainmodel.cpd import (
     HierarchicalDistiller,
     class_prototypes,
@@ -68,7 +68,7 @@ class clientCPD(Client, LocalRule):
     @staticmethod
     def local_plan(hp):
         return [
-            Phase(int(hp["plocal_epochs"]), ("head.",), loss=LocalRule.local_loss),
+            Phase(int(hp["plocal_epochs"]), ("head.",), loss=head_loss, on_features=True),
             Phase(int(hp["local_epochs"]), ("base.", "distiller.")),
         ]
 

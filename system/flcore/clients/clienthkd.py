@@ -54,7 +54,7 @@ class clientHKD(Client):
             by_class = distance(predictions, log_probabilities.exp())
             towards = torch.where(seen[y], distance(z, features[y]), 0).mean()
         else:
-            by_class = F.kl_div(log_probabilities, predictions, reduction="none").mean(1)
+            by_class = (torch.xlogy(predictions, predictions) - predictions * log_probabilities).mean(1)
             towards = prototype_alignment_loss(z, y, features, seen)
         distilled = torch.where(seen, by_class, 0).sum() / seen.sum()
         return loss + hp["lamda"] * distilled + hp["gamma"] * towards

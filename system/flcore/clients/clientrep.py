@@ -8,7 +8,7 @@ statistics of the "frozen" part do not move.
 """
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Phase
+from flcore.clients.localrule import Phase, head_loss
 
 
 class clientRep(Client):
@@ -18,4 +18,7 @@ class clientRep(Client):
 
     @staticmethod
     def local_plan(hp):
-        return [Phase(int(hp["plocal_epochs"]), ("head.",)), Phase(int(hp["local_epochs"]), ("base.",))]
+        return [
+            Phase(int(hp["plocal_epochs"]), ("head.",), loss=head_loss, on_features=True),
+            Phase(int(hp["local_epochs"]), ("base.",)),
+        ]

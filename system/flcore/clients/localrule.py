@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,11 @@ class Phase(NamedTuple):
     moves: tuple[str, ...] = ("",)  # prefixes of parameter names
     loss: Callable[..., Tensor] | None = None  # None: the rule's own `local_loss`
     steps: int | None = None  # so many mini-batches instead, in as many passes as they take
+    on_features: bool = False  # the extractor is fixed: its output z (B, K) takes the place of x in the loss
+
+    def passes(self, batches: Any) -> int:
+        """How often to go through ``batches``."""
+        return self.epochs if self.steps is None else -(-self.steps // max(len(batches), 1))
 
 
 class Forward:
@@ -145,6 +151,38 @@ def build_forward(rule: type[LocalRule], net: nn.Module, x: Tensor, hp: HyperPar
         for name, module in rule.local_modules(forward, hp).items():
             net.add_module(name, module.to(x.device))
     return forward
+
+
+def head_loss(
+    forward: Forward, params: Tensors, z: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: HyperParameters
+) -> Tensor:
+    """Cross-entropy of the head on the extractor's output z (B, K): the loss of a phase ``on_features``."""
+    return F.cross_entropy(forward.call("head", params, z), y)
+
+
+def sgd_step(
+    loss_of: Callable[[], Tensor], correct: Callable[[Tensors], Tensors], moving: Tensors, lr: float
+) -> Tensor:
+    """One step of gradient descent on ``moving``, in place; returns the loss before it.
+
+    The loss is a scalar, or (N,) for N clients stacked along the first axis of every tensor. These do not touch each
+    other, so that the gradient of their sum holds the gradient of each.
+
+    Args:
+        loss_of: the loss at the present values of ``moving``.
+        correct: from the gradients, by name, to those that the step takes.
+        moving: the parameters that move, which require gradients.
+    """
+    loss = loss_of()
+    found = torch.autograd.grad(loss, list(moving.values()), torch.ones_like(loss), allow_unused=True)
+    grads = {
+        name: torch.zeros_like(value) if grad is None else grad
+        for (name, value), grad in zip(moving.items(), found, strict=True)
+    }
+    with torch.no_grad():
+        for name, grad in correct(grads).items():
+            moving[name].sub_(grad, alpha=lr)
+    return loss.detach()
 
 
 class LocalRule:
@@ -293,17 +331,32 @@ class LocalRule:
     def train(self) -> None:
         """One round of local training: the rule's plan, batch by batch."""
         started = time.time()
-        hp = {**self.hp, "round": self.round, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
+        hp = self.round_hp()
         params = {name: value.clone() for name, value in self.params.items()}
         batches, draws = self.load_train_data(), self.draws()
         self.train_loss = (0.0, 0)
-        for phase in self.local_plan(hp):
-            if any(name.startswith(phase.moves) for name in self.trainable):
-                self.train_loss = self._run(phase, params, batches, draws, hp)
+        for phase in self.phases(hp):
+            self.train_loss = self._run(phase, params, batches, draws, hp)
+        self.end_training(params, hp)
+        self.train_time_cost["total_cost"] += time.time() - started
+
+    def round_hp(self) -> HyperParameters:
+        """The hyper-parameters of this round's training."""
+        return {**self.hp, "round": self.round, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
+
+    def phases(self, hp: HyperParameters) -> list[Phase]:
+        """The rule's plan, without phases in which nothing moves."""
+        return [phase for phase in self.local_plan(hp) if self.moving(phase)]
+
+    def moving(self, phase: Phase) -> list[str]:
+        """The names of the parameters that ``phase`` moves."""
+        return [name for name in self.trainable if name.startswith(phase.moves)]
+
+    def end_training(self, params: Tensors, hp: HyperParameters) -> None:
+        """Takes over the trained ``params``, with what the rule makes of them."""
         self.state, self.upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
         self.params = params
         self.train_time_cost["num_rounds"] += 1
-        self.train_time_cost["total_cost"] += time.time() - started
 
     def draws(self) -> torch.Generator | None:
         """The generator of this round's `local_draw`; a host of rules that draw overrides it."""
@@ -314,32 +367,32 @@ class LocalRule:
     ) -> tuple[float, int]:
         """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""
         loss_of = phase.loss or self.local_loss
-        moving = {name: params[name].requires_grad_() for name in self.trainable if name.startswith(phase.moves)}
+        moving = {name: params[name].requires_grad_() for name in self.moving(phase)}
+        cached = phase.on_features and hasattr(batches, "over")  # PFLlib's loader cannot: features batch by batch
+        if cached:
+            batches = batches.over(self.forward.in_batches(params, self.data[0]))
         self.forward.set_training(phase.moves)
+        correct = partial(self._correct, params=params, hp=hp)
         total, count = torch.zeros((), device=self.device), 0
         for x, y in self._steps(batches, phase):
+            if phase.on_features and not cached:
+                with torch.no_grad():
+                    x, _ = self.forward.features(params, x)
             drawn = self.local_draw(draws, self.forward, len(y), hp)
             state = self.state | {name: value.to(self.device) for name, value in drawn.items()}
-            loss = loss_of(self.forward, params, x, y, self.shared, state, hp)
-            found = torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
-            grads = {
-                name: torch.zeros_like(value) if grad is None else grad
-                for (name, value), grad in zip(moving.items(), found, strict=True)
-            }
-            corrected = self.local_grad(grads, params, self.shared, self.state, hp)
-            with torch.no_grad():
-                for name, grad in corrected.items():
-                    params[name].sub_(grad, alpha=hp["lr"])
-                total += loss * len(y)
+            loss = partial(loss_of, self.forward, params, x, y, self.shared, state, hp)
+            total += sgd_step(loss, correct, moving, hp["lr"]) * len(y)
             count += len(y)
         for value in moving.values():
             value.requires_grad_(False)
         return total.item(), count
 
+    def _correct(self, grads: Tensors, params: Tensors, hp: HyperParameters) -> Tensors:
+        return self.local_grad(grads, params, self.shared, self.state, hp)
+
     def _steps(self, batches: Any, phase: Phase) -> Iterator[Data]:
-        passes = phase.epochs if phase.steps is None else -(-phase.steps // max(len(batches), 1))
         taken = 0
-        for _ in range(passes):
+        for _ in range(phase.passes(batches)):
             for x, y in batches:
                 if taken == phase.steps:
                     return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 Metrics = tuple[int, int, float]  # correct predictions, samples, AUC
@@ -23,8 +24,15 @@ class LoopExecutor:
 
 
 def train_one(client: Any) -> None:
-    try:
+    with named(client):
         client.train()
+
+
+@contextmanager
+def named(client: Any) -> Iterator[None]:
+    """An error in the body says whose it is."""
+    try:
+        yield
     except Exception as error:
         error.add_note(f"while training client {client.id} in round {client.round}")
         raise

