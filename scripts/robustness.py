@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO / "system"))
-sys.path.insert(0, str(REPO / "dataset"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dataset"))
 import main as command
 from utils.errors import RunError, UsageError
 from utils.generate import main as generate
 from utils.result_utils import read_run
 
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "robustness"
 ATTACKS = {
     "signflip": ("mean", "median", "trimmed", "krum"),
     "noise": ("mean", "median"),
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="DNN", help="network (default: DNN, which takes minutes in all; CNN: hours)")
-    parser.add_argument("--folder", type=Path, default=REPO / "results" / "robustness", help="data set and results")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="data set and results")
     args = parser.parse_args(argv)
     if not (args.folder / "data" / "Digits" / "config.json").exists():
         data = ["noniid", "-", "dir", "--alpha", "0.5", "--num_clients", "20"]
