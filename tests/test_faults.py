@@ -139,12 +139,9 @@ def test_a_personal_part_alone_can_be_bad(make_server):
 def test_feddbe_agrees_without_a_bad_client(make_server):
     bad, without = make_server("FedDBE", "-gr", "0"), make_server("FedDBE", "-gr", "0")
     poison_training(bad.clients[1], {0})
-    for server in (bad, without):
-        server.train_and_keep = [server.clients[i] for i in (0, 2, 3)]
     bad.train()
-    without.clients, everyone = without.train_and_keep, without.clients
+    del without.clients[1]
     expected = without.agree()
-    without.clients = everyone
     assert torch.equal(bad.consensus, expected)
 
 
@@ -173,7 +170,7 @@ def test_a_round_in_which_all_are_bad_ends_the_run_and_names_the_last_checkpoint
 
 @pytest.mark.parametrize(("algorithm", "what"), [("FedGH", "weights"), ("FedTGP", "network")])
 def test_a_server_that_diverges_by_itself_ends_the_run(make_server, algorithm, what):
-    server = make_server(algorithm, "-slr", "1e30")
+    server = make_server(algorithm, "-slr", "1e38")
     with pytest.raises(RunError, match=f"round 0: the server's .*{what}.* not finite after the aggregation"):
         server.train()
 
@@ -188,6 +185,7 @@ def test_scores_that_are_not_finite_are_no_hits(make_server):
 # ---- absent clients --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_a_client_that_vanishes_keeps_what_is_its_own_and_comes_back(make_server, hard, algorithm):
     server = make_server(algorithm, "-gr", "6", "-eg", "6", dataset=hard)
@@ -350,8 +348,9 @@ def test_attackers_are_drawn_anew_by_seed_and_repeat_but_not_by_method():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", NAMES)
-@pytest.mark.parametrize("attack", ["signflip", "noise", "labelflip"])
-@pytest.mark.parametrize("aggregate", ["mean", "median", "trimmed", "krum"])
+@pytest.mark.parametrize(
+    ("attack", "aggregate"), [("signflip", "krum"), ("noise", "trimmed"), ("labelflip", "median"), ("noise", "mean")]
+)
 def test_every_method_runs_to_its_end_under_attack(make_server, algorithm, attack, aggregate):
     flags = ("--attack", attack, "--attack_rate", "0.25", "--aggregate", aggregate, "--label_noise", "0.1")
     server = make_server(algorithm, *flags, "-eg", "3")

@@ -515,7 +515,7 @@ class Server(RoundLoop):
         for moment in ("after the download", f"after {self.fine_tuning_epoch_new} rounds of fine-tuning"):
             _, samples, correct, _ = self._test(self.new_clients)
             self._record(rs_new_acc=ratio(sum(correct), sum(samples)), rs_new_client_acc=per_client(correct, samples))
-            print(f"\n{self.num_new_clients} new clients {moment}: {self.records['rs_new_acc'][-1]:.4f}")
+            print(f"\n{self.num_new_clients} new clients {moment}: {shown(self.records['rs_new_acc'][-1])}")
             if self.fine_tuning_epoch_new == 0:
                 break
             if len(self.records["rs_new_acc"]) == 1:
