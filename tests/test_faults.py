@@ -145,6 +145,16 @@ def test_feddbe_agrees_without_a_bad_client(make_server):
     assert torch.equal(bad.consensus, expected)
 
 
+def test_a_server_in_pfllibs_style_leaves_a_bad_model_out(make_server, capsys):
+    server = make_server("FedAvg")
+    server.selected_clients = server.clients
+    with torch.no_grad():
+        server.clients[1].model.head.bias[0] = NAN
+    server._collect_modules()
+    assert server.uploaded_ids == [0, 2, 3] and sum(server.uploaded_weights) == pytest.approx(1)
+    assert "clients [1] left out" in capsys.readouterr().out
+
+
 def test_on_nan_stop_ends_the_run_at_once(make_server):
     server = make_server("FedCPD", "--on_nan", "stop")
     poison_message(server.clients[3], {1})
