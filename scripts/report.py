@@ -140,10 +140,14 @@ def table(groups: Sequence[Group]) -> list[list[str]]:
 
 
 def _states(group: Group) -> str:
-    """What a reader must know of the runs: unfinished ones, and those whose last training loss is not finite."""
+    """What a reader must know of the runs: unfinished ones, those whose last training loss is not finite, and how many
+    uploads were left out because they were not.
+    """
     states = {run.status for run in group.runs} - {"finished", ""}
     losses = [np.ravel(run.arrays.get("rs_train_loss", ())) for run in group.runs]
     states |= {"diverged" for loss in losses if len(loss) and not np.isfinite(loss[-1])}
+    if number := int(np.nansum(group.curve("rs_left_out"))):
+        states.add(f"{number} uploads left out")
     return f" [{', '.join(sorted(states))}]" if states else ""
 
 

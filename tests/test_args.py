@@ -83,6 +83,14 @@ def test_a_boolean_without_value_leaves_the_next_flag_alone():
         ("-sd", ["0", str(2**63 - 1)], ["-1", str(2**63)]),
         ("--num_threads", ["1", "1024"], ["0", "1025"]),
         ("-tth", ["1"], ["0"]),
+        ("-tsr", ["0", "1"], ["-0.1", "1.1"]),
+        ("--on_nan", ["skip", "stop"], ["Skip", ""]),
+        ("--label_noise", ["0", "1"], ["1.5"]),
+        ("--attack", ["none", "signflip", "noise", "labelflip"], ["flip"]),
+        ("--attack_rate", ["0", "1"], ["-1", "2"]),
+        ("--attack_scale", ["0.5"], ["0", "-1"]),
+        ("--aggregate", ["mean", "median", "trimmed", "krum"], ["average"]),
+        ("--trim", ["0", "0.49"], ["0.5", "-0.1"]),
         ("-s", ["1", "100"], ["0", "101"]),
         ("-dev", ["auto", "cpu", "cuda", "cuda:12", "mps"], ["gpu", "cuda:", "cuda:x", "CUDA", "cpu:0"]),
         ("-ex", ["auto", "loop"], ["fast"]),
@@ -122,19 +130,19 @@ def test_an_old_spelling_works_with_a_note(capsys):
 def test_flags_without_effect_are_told():
     parser = make_parser()
     parser.add_argument("--cpd_align", type=float, default=1.0)
-    words = "-algo FedRep -lam 2 -pls 1 -tsr 0.5 -gr 3 --cpd_align 0".split()
+    words = "-algo FedRep -lam 2 -pls 1 -vs 5 -gr 3 --cpd_align 0".split()
     assert describe_ignored(parse(parser, words), {"plocal_epochs"}) == [
         "note: --cpd_align has no effect on FedRep",
         "note: -lam/--lamda has no effect on FedRep",
-        "note: -tsr/--train_slow_rate is accepted but has no effect yet",
+        "note: -vs/--vocab_size is accepted but has no effect yet",
     ]
-    assert describe_ignored(parse(parser, words), {"plocal_epochs", "lamda", "cpd_align", "train_slow_rate"}) == []
+    assert describe_ignored(parse(parser, words), {"plocal_epochs", "lamda", "cpd_align", "vocab_size"}) == []
     assert describe_ignored(parse(parser, ["-algo", "FedRep"]), set()) == []
 
 
 def test_flags_that_do_nothing_yet_are_in_their_own_group():
     idle = {flag.short for flag in FLAGS if flag.group == IDLE}
-    assert idle == set("-tsr -ssr -ts -tth -sfn -fd -vs -ml".split())
+    assert idle == set("-sfn -fd -vs -ml".split())
 
 
 def test_names_are_unique_and_no_default_breaks_its_own_limit():

@@ -194,6 +194,12 @@ def test_a_diverged_run_is_marked(tmp_path, last):
     assert cells(*paths)[0]["algorithm"] == f"FedAvg x2 [{marks}]"
 
 
+def test_uploads_left_out_are_told(tmp_path):
+    arrays = {"rs_train_loss": [2.0, 1.0], "rs_left_out": [0, 3]}
+    paths = [make_run(tmp_path, arrays=arrays), make_run(tmp_path, repeat=1, arrays=arrays)]
+    assert cells(*paths)[0]["algorithm"] == "FedAvg x2 [6 uploads left out]"
+
+
 def test_a_reconstruction_is_marked_with_a_footnote(tmp_path):
     paths = make_run(tmp_path, "FedCRL"), make_run(tmp_path)
     assert [row["algorithm"] for row in cells(*paths)] == ["FedCRL†", "FedAvg"]

@@ -258,13 +258,15 @@ def test_a_model_without_weights_in_its_extractor_trains_its_head(make_server, a
     assert all(np.isfinite(server.rs_train_loss)) and server.rs_train_loss[-1] < server.rs_train_loss[0]
 
 
-def test_divergence_stops_the_run_and_names_client_and_round(make_server, tmp_path):
-    server = make_server("FedAvg", "-lr", "1e9")
+@pytest.mark.parametrize(("flags", "round_", "curve"), [((), 1, 2), (("--on_nan", "stop"), 0, 1)])
+def test_divergence_stops_the_run_and_names_client_and_round(make_server, tmp_path, flags, round_, curve):
+    """At first one client only; with the others' weights in round 1, all."""
+    server = make_server("FedAvg", "-lr", "1e9", *flags)
     server.args.result_path = tmp_path / "run.h5"
-    with pytest.raises(RunError, match=r"diverged in round 0: the loss of clients \[3\].*-lr"):
+    with pytest.raises(RunError, match=rf"diverged in round {round_}: .*clients \[.*3\].*-lr"):
         server.train()
     with h5py.File(tmp_path / "run.h5") as file:
-        assert len(file["rs_test_acc"]) == 1
+        assert len(file["rs_test_acc"]) == curve
 
 
 def test_what_cannot_be_trained_or_tested_is_refused(make_server, data_root):

@@ -43,8 +43,12 @@ THREADS = Limit(lambda v: 1 <= v <= 1024, "from 1 to 1024")
 PERCENT = Limit(lambda v: 1 <= v <= 100, "from 1 to 100")
 STACK = Limit(lambda v: v == "auto" or v.isdecimal() and int(v) > 0, "auto, or 1 or more")
 DEVICE = Limit(lambda v: re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", v) is not None, "auto, cpu, cuda, cuda:N or mps")
+ON_NAN = Limit(lambda v: v in ("skip", "stop"), "skip or stop")
+ATTACK = Limit(lambda v: v in ("none", "signflip", "noise", "labelflip"), "none, signflip, noise or labelflip")
+AGGREGATE = Limit(lambda v: v in ("mean", "median", "trimmed", "krum"), "mean, median, trimmed or krum")
+TRIM = Limit(lambda v: 0 <= v < 0.5, "at least 0 and below 0.5")
 
-GENERAL, PARTICIPATION, RESULTS = "general", "participation", "results"
+GENERAL, PARTICIPATION, FAULTS, RESULTS = "general", "participation", "faults, attacks and defences", "results"
 ALGORITHM = "algorithm-specific (an algorithm that does not use one says so)"
 IDLE = "accepted for PFLlib's sake, without effect yet"
 
@@ -96,6 +100,18 @@ FLAGS = (
     Flag("-cdr", "client_drop_rate", float, 0.0, PARTICIPATION, "share of the uploads that are lost", DROP_SHARE),
     Flag("-nnc", "num_new_clients", int, 0, PARTICIPATION, "clients held back for a test at the end", AT_LEAST_0),
     Flag("-ften", "fine_tuning_epoch_new", int, 0, PARTICIPATION, "fine-tuning epochs of new clients", AT_LEAST_0),
+    Flag("-tsr", "train_slow_rate", float, 0.0, PARTICIPATION, "share of the clients that train slowly", SHARE),
+    Flag("-ssr", "send_slow_rate", float, 0.0, PARTICIPATION, "share of the clients that send slowly", SHARE),
+    Flag("-ts", "time_select", bool, False, PARTICIPATION, "leave out uploads that come after -tth"),
+    Flag("-tth", "time_threthold", float, 10000, PARTICIPATION, "limit in simulated seconds; implies -ts", POSITIVE),
+    # Faults
+    Flag("", "on_nan", str, "skip", FAULTS, "a client with NaN or infinite values: leave out, or end the run", ON_NAN),
+    Flag("", "label_noise", float, 0.0, FAULTS, "share of every client's training labels made wrong", SHARE),
+    Flag("", "attack", str, "none", FAULTS, "what attackers do: signflip, noise, labelflip", ATTACK),
+    Flag("", "attack_rate", float, 0.2, FAULTS, "share of the clients that attack, with --attack", SHARE),
+    Flag("", "attack_scale", float, 4.0, FAULTS, "strength of signflip and noise, in updates", POSITIVE),
+    Flag("", "aggregate", str, "mean", FAULTS, "mean, or one that bears attackers: median, trimmed, krum", AGGREGATE),
+    Flag("", "trim", float, 0.3, FAULTS, "share of the uploads that trimmed and krum take for wrong", TRIM),
     # Results
     Flag("-go", "goal", str, "test", RESULTS, "name of the experiment, part of the result's file name"),
     Flag("", "results_dir", str, str(REPO / "results"), RESULTS, "folder of the results"),
@@ -147,10 +163,6 @@ FLAGS = (
     Flag("", "proto_clip", float, 5.0, ALGORITHM, "longest embedding with --proto_noise (L2)", POSITIVE),
     Flag("", "dp_delta", float, 1e-5, ALGORITHM, "delta at which --proto_noise's epsilon is told", DELTA),
     # Without effect yet
-    Flag("-tsr", "train_slow_rate", float, 0.0, IDLE, "share of the clients that train slowly", SHARE),
-    Flag("-ssr", "send_slow_rate", float, 0.0, IDLE, "share of the clients that send slowly", SHARE),
-    Flag("-ts", "time_select", bool, False, IDLE, "leave out clients over the time limit"),
-    Flag("-tth", "time_threthold", float, 10000, IDLE, "time limit of -ts, in seconds", POSITIVE),
     Flag("-sfn", "save_folder_name", str, "items", IDLE, "folder of saved models"),
     Flag("-fd", "feature_dim", int, 512, IDLE, "size of the features", AT_LEAST_1),
     Flag("-vs", "vocab_size", int, 80, IDLE, "vocabulary of a text data set", AT_LEAST_1),

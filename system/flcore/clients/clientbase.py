@@ -189,9 +189,13 @@ class Client(LocalRule):
         return self.local_predict(self.forward, self.params, x, self.shared, self.state, self.hp)
 
     def test_metrics(self) -> tuple[int, int, float]:
-        """Correct predictions, number of samples, micro-averaged one-vs-rest AUC (nan where undefined)."""
+        """Correct predictions, number of samples, micro-averaged one-vs-rest AUC (nan where undefined).
+
+        A sample whose scores are not finite is not predicted correctly.
+        """
         scores, y = self.scores(is_train=False)
-        return int((scores.argmax(1) == y).sum()), len(y), micro_auc(scores, y)
+        correct = (scores.argmax(1) == y) & scores.isfinite().all(1)
+        return int(correct.sum()), len(y), micro_auc(scores, y)
 
     def train_metrics(self) -> tuple[float, int]:
         """Sum of the cross-entropy over all training samples, and their number."""

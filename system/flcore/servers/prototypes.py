@@ -33,7 +33,7 @@ class PrototypeServer(Server):
         self.average_shared()
         prototypes, counts = stack_uploads(self.uploaded_models)
         self.prototypes, self.seen = aggregate_prototypes(
-            prototypes, counts, self.prototypes, self.seen, self.weighting
+            *self.screen(prototypes, counts), self.prototypes, self.seen, self.weighting
         )
 
 

@@ -62,7 +62,8 @@ class RoundLoop:
                 break
             self.train_clients()
             self.receive_models()
-            self.aggregate_parameters()
+            if self.uploaded_models:
+                self.aggregate_parameters()
             self.Budget.append(time.time() - started)
             self.end_round()
         self.finish()
@@ -119,16 +120,20 @@ class RoundLoop:
         self.bytes_down = message_bytes(message) * len(self.selected_clients)
 
     def collect(self) -> None:
-        """Takes the uploads of the participants that were not dropped, with weights n_i / sum of n_j over them.
+        """Takes the uploads of the participants that were not dropped."""
+        active = self.active_clients()
+        self.take(active, [client.message(self.shares) for client in active])
+
+    def take(self, clients: list[Any], uploads: list[Tensors]) -> None:
+        """Keeps the clients' uploads for the aggregation, with weights n_i / sum of n_j over them.
 
         A client that made no step, for want of samples, sends back what it got: it weighs nothing.
         """
-        active = self.active_clients()
-        samples = [client.train_samples if client.train_loss[1] else 0 for client in active]
-        self.uploaded_ids = [client.id for client in active]
+        samples = [client.train_samples if client.train_loss[1] else 0 for client in clients]
+        self.uploaded_ids = [client.id for client in clients]
         self.uploaded_weights = [number / max(sum(samples), 1) for number in samples]
-        self.uploaded_models: list[Any] = [client.message(self.shares) for client in active]
-        self.bytes_up = sum(map(message_bytes, self.uploaded_models))
+        self.uploaded_models: list[Any] = uploads
+        self.bytes_up = sum(map(message_bytes, uploads))
 
     def active_clients(self) -> list[Any]:
         """The participants of this round whose upload arrives; at least one."""
@@ -137,8 +142,16 @@ class RoundLoop:
     def average_shared(self) -> None:
         """Replaces the shared weights by the weighted average of the uploads (McMahan et al. 2017, Algorithm 1)."""
         if sum(self.uploaded_weights) > 0:
-            average = weighted_mean(list(self.shared_weights()), self.uploaded_models, self.uploaded_weights)
+            average = self.combine(list(self.shared_weights()), self.uploaded_models, self.uploaded_weights)
             self.global_params = {**self.global_params, **average}
+
+    def combine(self, names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
+        """One value for each named tensor, from all messages; here the weighted mean."""
+        return weighted_mean(names, messages, weights)
+
+    def screen(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Prototypes (N, C, ...) and counts (N, C) as they are to be aggregated; here as they came."""
+        return prototypes, counts
 
 
 def share_of(number: int, share: float) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
-from flcore.servers import dlg
-from flcore.servers.roundloop import RoundLoop, share_of
+from flcore.servers import dlg, faults
+from flcore.servers.robust import robust_mean, robust_prototypes
+from flcore.servers.roundloop import RoundLoop, message_bytes, share_of
 from flcore.trainmodel.weights import Weights
 from utils import interrupt, privacy
 from utils.data_utils import read_client_tensors
 from utils.errors import RunError, UsageError
 from utils.result_utils import write_h5
-from utils.seeds import numpy_generator
+from utils.seeds import numpy_generator, torch_generator
 
 
 class Server(RoundLoop):
@@ -42,6 +43,7 @@ class Server(RoundLoop):
     keeps = "-"  # and what a client keeps from round to round
     uploads_prototypes = False  # class means under `prototypes`, with `counts`
     noise_refusal = ""  # why these cannot take --proto_noise; empty: they can
+    averages = True  # False: the server takes no mean of uploads, so that --aggregate has no effect
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
@@ -58,7 +60,8 @@ class Server(RoundLoop):
         self.save_folder_name = args.save_folder_name
         self.client_drop_rate = args.client_drop_rate
         self.train_slow_rate, self.send_slow_rate = args.train_slow_rate, args.send_slow_rate
-        self.time_select, self.time_threthold = args.time_select, args.time_threthold
+        self.time_select = args.time_select or "time_threthold" in args.given
+        self.time_threthold = args.time_threthold
         self.dlg_eval, self.dlg_gap, self.batch_num_per_client = args.dlg_eval, args.dlg_gap, args.batch_num_per_client
         self.num_new_clients, self.fine_tuning_epoch_new = args.num_new_clients, args.fine_tuning_epoch_new
         self.eval_new_clients = False
@@ -66,7 +69,12 @@ class Server(RoundLoop):
         self.clients: list[Any] = []
         self.new_clients: list[Any] = []
         self.selected_clients: list[Any] = []
-        self.train_slow_clients = self.send_slow_clients = [False] * self.num_clients
+        self.set_slow_clients()
+        self.attackers = [False] * self.num_clients
+        if args.attack != "none":
+            draw = numpy_generator(args.seed, times, "attackers")
+            self.attackers = faults.chosen(self.num_clients, args.attack_rate, draw)
+        self.left_out: set[int] = set()  # clients of this round with values that are not finite
         self.uploaded_ids: list[int] = []
         self.uploaded_weights: list[float] = []
         self.uploaded_models: list[Any] = []
@@ -78,6 +86,9 @@ class Server(RoundLoop):
         self.privacy = privacy.guarantee(args, self)  # of --proto_noise
         self.last_after: dict[int, float] = {}  # round -> accuracy at B
         self.bytes_down = self.bytes_up = 0
+        self.simulated_seconds = 0.0  # of this round
+        self.late: list[int] = []  # clients over the limit of -ts in this round
+        self.before: dict[int, faults.Moment] = {}  # what this round's clients had before they trained
         self.Budget: list[float] = []
 
     @classmethod
@@ -109,6 +120,7 @@ class Server(RoundLoop):
     def set_clients(self, clientObj: Any) -> None:
         """Creates the participants 0 .. num_clients - 1."""
         self.clients = self._make_clients(clientObj, range(self.num_clients))
+        self._describe_faults()
         for part in ("train", "test"):
             if not any(getattr(client, f"{part}_samples") for client in self.clients):
                 raise UsageError(f"no client of {self.dataset} has {part} samples; make the data set again")
@@ -128,7 +140,8 @@ class Server(RoundLoop):
         clients: list[Any] = []
         forward = None
         for i in ids:
-            train, test = (read_client_tensors(self.dataset, i, is_train, self.few_shot) for is_train in (True, False))
+            (x, y), test = (read_client_tensors(self.dataset, i, is_train, self.few_shot) for is_train in (True, False))
+            train = x, self._labels(y, i)
             if forward is None and clientObj.has_rule():
                 forward = self._shared_forward(clientObj, train[0])
             clients.append(
@@ -146,6 +159,32 @@ class Server(RoundLoop):
             )
         return clients
 
+    def _labels(self, y: torch.Tensor, i: int) -> torch.Tensor:
+        """Client i's training labels, wrong where --label_noise or --attack labelflip ask for it."""
+        if self.args.label_noise:
+            draw = numpy_generator(self.args.seed, self.times, i, "label noise")
+            y = faults.noisy_labels(y, self.args.label_noise, self.num_classes, draw)
+        if self.args.attack == "labelflip" and i < self.num_clients and self.attackers[i]:
+            y = faults.flipped_labels(y, self.num_classes)
+        return y
+
+    def _describe_faults(self) -> None:
+        """One line for each kind of fault that is simulated, and for what has no effect on this method."""
+        for kind, who in (
+            ("slow in training", self.train_slow_clients),
+            ("slow in sending", self.send_slow_clients),
+            (f"attackers ({self.args.attack})", self.attackers),
+        ):
+            if any(who):
+                print(f"{kind}: clients {np.flatnonzero(who).tolist()}, {sum(who)} of {self.num_clients}")
+        if any(self.attackers):
+            self._record(rs_attackers=np.array(self.attackers, dtype=int))
+        own = self.has_own_loop() or not self.clients[0].has_rule()
+        if self.args.aggregate != "mean" and (own or not self.averages):
+            print(f"note: --aggregate has no effect on {self.algorithm}, whose server takes no mean of messages")
+        if self.args.attack in ("signflip", "noise") and own:
+            print(f"note: --attack {self.args.attack} has no effect on {self.algorithm}, which sends no messages")
+
     def _shared_forward(self, clientObj: Any, x: torch.Tensor) -> Any:
         """One network for all clients of a rule: it only lends its structure."""
         if self.clients:
@@ -155,13 +194,13 @@ class Server(RoundLoop):
         self.weights = Weights(forward.net)  # knows the rule's extra modules, should they be shared
         return forward
 
-    def select_slow_clients(self, slow_rate: float) -> list[bool]:
-        slow = numpy_generator(self.args.seed, self.times, "slow").permutation(self.num_clients)
-        return [bool(i in slow[: int(slow_rate * self.num_clients)]) for i in range(self.num_clients)]
+    def select_slow_clients(self, slow_rate: float, kind: str = "slow") -> list[bool]:
+        """Exactly the share ``slow_rate`` of the clients, rounded down; ``kind`` keys the draw."""
+        return faults.chosen(self.num_clients, slow_rate, numpy_generator(self.args.seed, self.times, kind))
 
     def set_slow_clients(self) -> None:
-        self.train_slow_clients = self.select_slow_clients(self.train_slow_rate)
-        self.send_slow_clients = self.select_slow_clients(self.send_slow_rate)
+        self.train_slow_clients = self.select_slow_clients(self.train_slow_rate, "slow training")
+        self.send_slow_clients = self.select_slow_clients(self.send_slow_rate, "slow sending")
 
     def select_clients(self) -> list[Any]:
         """This round's participants, drawn without replacement from (seed, repeat, round) alone."""
@@ -212,10 +251,100 @@ class Server(RoundLoop):
 
     def _collect_modules(self) -> None:
         active = self.active_clients()
-        total = sum(client.train_samples for client in active)
-        self.uploaded_ids = [client.id for client in active]
-        self.uploaded_weights = [client.train_samples / total for client in active]
-        self.uploaded_models = [client.model for client in active]
+        sound = [client for client in active if faults.is_finite(client.model.state_dict().values())]
+        self.leave_out([client for client in active if client not in sound], "weights")
+        self.left_out.clear()  # its own loop keeps no records
+        if not sound:
+            raise self.diverged("no upload is finite")
+        total = sum(client.train_samples for client in sound)
+        self.uploaded_ids = [client.id for client in sound]
+        self.uploaded_weights = [client.train_samples / total for client in sound]
+        self.uploaded_models = [client.model for client in sound]
+
+    # ---- faulty participants -----------------------------------------------------------------------------------------
+
+    def train_or_restore(self, clients: list[Any], done: Callable[[], object]) -> list[Any]:
+        """Trains the clients. One that comes out with values that are not finite is left out of this round and gets
+        back what it had before; returned are the others, at least one.
+        """
+        self.before = {client.id: faults.moment(client) for client in clients}
+        self.executor.train(clients, done)
+        bad = [client for client in clients if not faults.is_sound(client)]
+        self.leave_out(bad, "training loss or weights")
+        if len(bad) == len(clients):
+            raise self.diverged("no participant is left")
+        return [client for client in clients if client.id not in self.left_out]
+
+    def leave_out(self, clients: list[Any], what: str) -> None:
+        """Says which clients are left out because of ``what``, and restores those that trained in `train_or_restore`.
+
+        Raises:
+            RunError: with ``--on_nan stop``.
+        """
+        if not clients:
+            return
+        ids = [client.id for client in clients]
+        if self.args.on_nan == "stop":
+            raise self.diverged(f"{what} of clients {ids} not finite (--on_nan stop)")
+        for client in clients:
+            if client.id in self.before:
+                faults.restore(client, self.before[client.id])
+        self.left_out.update(ids)
+        tqdm.write(f"round {self.current_round}: clients {ids} left out, their {what} are not finite")
+
+    def diverged(self, reason: str) -> RunError:
+        """The error that ends a run whose numbers went wrong."""
+        return RunError(
+            f"training diverged in round {self.current_round}: {reason}. Left out in this round: clients "
+            f"{sorted(self.left_out)}. {self.last_checkpoint()}Try a smaller -lr than {self.learning_rate:g}. "
+            "The rounds before are in the result file"
+        )
+
+    def last_checkpoint(self) -> str:
+        """A sentence that names the last good checkpoint; empty without one."""
+        return ""
+
+    def collect(self) -> None:
+        """Takes the uploads that arrive in time and are finite, as attackers have left them.
+
+        Also sets the simulated duration of the round: the slowest client's, at most the limit of ``-ts``.
+        """
+        active = [client for client in self.active_clients() if client.id not in self.left_out]
+        uploads = {client.id: self.upload_of(client) for client in active}
+        bad = [client for client in active if not faults.is_finite(uploads[client.id].values())]
+        self.leave_out(bad, "uploads")
+        if len(bad) == len(active):
+            raise self.diverged("no upload is finite")
+        received = message_bytes(self.last_message)
+        seconds = {
+            client.id: faults.simulated_seconds(client, received + message_bytes(uploads[client.id]))
+            for client in active
+        }
+        limit = self.time_threthold if self.time_select else float("inf")
+        self.late = [client.id for client in active if seconds[client.id] > limit]
+        self.simulated_seconds = min(max(seconds.values()), limit)
+        taken = [client for client in active if client not in bad and client.id not in self.late]
+        self.take(taken, [uploads[client.id] for client in taken])
+
+    def upload_of(self, client: Any) -> Tensors:
+        """What reaches the server from a client."""
+        upload: Tensors = client.message(self.shares)
+        if self.args.attack not in ("signflip", "noise") or not self.attackers[client.id]:
+            return upload
+        draw = torch_generator(self.args.seed, self.times, self.current_round, client.id, "attack")
+        return faults.attacked(upload, client.shared, self.args.attack, self.args.attack_scale, draw)
+
+    def combine(self, names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
+        if self.args.aggregate == "mean" or not names:
+            return super().combine(names, messages, weights)
+        trained = [message for message, weight in zip(messages, weights, strict=True) if weight]
+        stacks = {name: torch.stack([message[name] for message in trained]) for name in names}
+        return robust_mean(stacks, self.args.aggregate, self.args.trim)
+
+    def screen(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.args.aggregate == "mean":
+            return prototypes, counts
+        return robust_prototypes(prototypes, counts, self.args.aggregate, self.args.trim)
 
     # ---- rounds with progress ----------------------------------------------------------------------------------------
 
@@ -232,30 +361,41 @@ class Server(RoundLoop):
             interrupt.check()
             self.progress.set_postfix_str(f"client {next(count)}/{len(self.selected_clients)}")
 
-        self.executor.train(self.selected_clients, done)
+        self.train_or_restore(self.selected_clients, done)
         self._record(rs_bytes_down=self.bytes_down)
-        diverged = [client.id for client in self.selected_clients if not np.isfinite(client.train_loss[0])]
-        if diverged:
-            raise RunError(
-                f"training diverged in round {self.current_round}: the loss of clients {diverged} is not finite; "
-                f"try a smaller -lr than {self.learning_rate:g}. The rounds before are in the result file"
-            )
         if self.current_round % self.eval_gap == 0:
             self.score_training()
 
     def end_round(self) -> None:
+        if broken := faults.not_finite(self):
+            raise self.diverged(f"the server's {', '.join(broken)} not finite after the aggregation")
         self.examine_uploads()
-        self._record(rs_bytes_up=self.bytes_up, rs_seconds=self.Budget[-1])
+        self._record(
+            rs_bytes_up=self.bytes_up,
+            rs_seconds=self.Budget[-1],
+            rs_simulated_seconds=self.simulated_seconds,
+            rs_left_out=len(self.left_out),
+            rs_late=len(self.late),
+        )
+        for i in sorted(self.left_out):
+            self._record(rs_left_out_clients=(self.current_round, i))
+        self.left_out.clear()
+        self.before.clear()
         self.progress.update()
         if self.current_round % self.eval_gap == 0:
             last = {name: values[-1] for name, values in self.records.items() if len(values)}
             tqdm.write(
                 f"round {self.current_round:>4}/{self.global_rounds}"
                 f" | A {self.rs_test_acc[-1]:.4f} ± {last['rs_test_std']:.4f}"
-                f" | B {last['rs_test_acc_after']:.4f} | train loss {self.rs_train_loss[-1]:.4f}"
+                f" | B {last['rs_test_acc_after']:.4f} | train loss {shown(self.rs_train_loss[-1])}"
                 f" | {(self.bytes_down + self.bytes_up) / 1e6:.2f} MB | {self.Budget[-1]:.1f} s"
+                + (f" | simulated {self.simulated_seconds:.1f} s, {len(self.late)} late" if self.shows_time() else "")
             )
         self.save_results()
+
+    def shows_time(self) -> bool:
+        """Whether simulated time is of interest in this run."""
+        return self.time_select or any(self.train_slow_clients) or any(self.send_slow_clients)
 
     def finish(self) -> None:
         self.progress.close()
@@ -265,6 +405,10 @@ class Server(RoundLoop):
         print(f"(at round {self.records['rs_round'][best]}; selected on the test set)")
         if self.Budget:
             print(f"\nAverage time cost per round.\n{sum(self.Budget) / len(self.Budget)}")
+        if self.shows_time():
+            print(f"\nSimulated time of all rounds: {sum(self.records.get('rs_simulated_seconds', ())):.1f} s")
+        if number := sum(self.records.get("rs_left_out", ())):
+            print(f"\n{number} uploads were left out because their values are not finite")
         if self.num_new_clients > 0:
             self.welcome_new_clients()
         self.save_results()
@@ -285,6 +429,9 @@ class Server(RoundLoop):
         self.rs_test_acc.append(micro)
         self.rs_test_auc.append(mean_auc(aucs, samples))
         worst, best = deciles(accuracy)
+        if any(self.attackers) and not self.eval_new_clients:
+            benign = ~np.array(self.attackers)
+            self._record(rs_benign_acc=ratio(np.sum(correct, where=benign), np.sum(samples, where=benign)))
         self._record(
             rs_round=self.current_round,
             rs_client_acc=accuracy,
@@ -342,9 +489,9 @@ class Server(RoundLoop):
         print(f"Std Test AUC: {np.nanstd(np.array(aucs) / np.maximum(samples, 1)):.4f}")
 
     def print_(self, test_acc: float, test_auc: float, train_loss: float) -> None:
-        print(f"Averaged Train Loss: {train_loss:.4f}")
-        print(f"Averaged Test Accuracy: {test_acc:.4f}")
-        print(f"Averaged Test AUC: {test_auc:.4f}")
+        print(f"Averaged Train Loss: {shown(train_loss)}")
+        print(f"Averaged Test Accuracy: {shown(test_acc)}")
+        print(f"Averaged Test AUC: {shown(test_auc)}")
 
     def check_done(
         self, acc_lss: list[list[float]], top_cnt: int | None = None, div_value: float | None = None
@@ -383,7 +530,7 @@ class Server(RoundLoop):
         for moment in ("after the download", f"after {self.fine_tuning_epoch_new} rounds of fine-tuning"):
             _, samples, correct, _ = self._test(self.new_clients)
             self._record(rs_new_acc=ratio(sum(correct), sum(samples)), rs_new_client_acc=per_client(correct, samples))
-            print(f"\n{self.num_new_clients} new clients {moment}: {self.records['rs_new_acc'][-1]:.4f}")
+            print(f"\n{self.num_new_clients} new clients {moment}: {shown(self.records['rs_new_acc'][-1])}")
             if self.fine_tuning_epoch_new == 0:
                 break
             if len(self.records["rs_new_acc"]) == 1:
@@ -438,6 +585,11 @@ class Server(RoundLoop):
 def ratio(part: float, whole: float) -> float:
     """part / whole, nan where there is nothing to divide by."""
     return float(part) / float(whole) if whole else float("nan")
+
+
+def shown(value: float) -> str:
+    """A number for people; nan, as of a mean over nothing, is undefined."""
+    return "undefined" if np.isnan(value) else f"{value:.4f}"
 
 
 def per_client(correct: list[int], samples: list[int]) -> np.ndarray:

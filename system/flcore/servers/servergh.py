@@ -18,6 +18,7 @@ from utils.seeds import torch_generator
 class FedGH(Server):
     shares = ("head.",)
     uses = {"server_epochs": 100, "server_learning_rate": 0.01}
+    averages = False
     sends = "down: head; up: class prototypes"
     keeps = "extractor"
     uploads_prototypes = True

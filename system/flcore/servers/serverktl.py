@@ -37,6 +37,7 @@ from utils.seeds import numpy_generator, torch_generator
 class FedKTL(Server):
     shares = ()
     uses = {"lamda": 1.0, "mu": 50.0, "server_epochs": 100, "server_learning_rate": 0.01, "noise_dim": 512}
+    averages = False
     sends = "down: an image and its latent vector for each class; up: class prototypes"
     keeps = "all weights"
     uploads_prototypes = True

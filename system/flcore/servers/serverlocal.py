@@ -7,6 +7,7 @@ from flcore.servers.serverbase import Server
 class Local(Server):
     shares = ()
     uses = {}
+    averages = False
     sends = "nothing"
     keeps = "all weights"
 

@@ -31,6 +31,7 @@ from utils.seeds import numpy_generator, torch_generator
 class FedTGP(PrototypeServer):
     shares = ()
     uses = {"lamda": 10.0, "server_epochs": 100, "server_learning_rate": 0.01}
+    averages = False
     sends = "class prototypes"
     keeps = "all weights"
 

@@ -31,6 +31,12 @@ class Weights:
         else:
             self._module.load_state_dict(tensors)
 
+    def snapshot(self) -> dict[str, Tensor]:
+        """The tensors as they are now, whatever is done to the module later."""
+        if self._module is None:
+            return self._tensors
+        return {name: value.clone() for name, value in self.tensors.items()}
+
     @property
     def module(self) -> nn.Module:
         if self._module is None:
