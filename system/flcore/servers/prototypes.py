@@ -18,6 +18,7 @@ class PrototypeServer(Server):
     none vanishes with the participants of a round; nothing is sent before some class has one.
     """
 
+    remembers: tuple[str, ...] = ("prototypes", "seen")
     weighting = "uniform"  # over the clients that hold a class; or "count", by their samples of it
     prototypes: Tensor | None = None
     seen: Tensor | None = None

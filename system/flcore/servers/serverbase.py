@@ -20,6 +20,7 @@ from tqdm import tqdm
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
 from flcore.servers.roundloop import RoundLoop, share_of
+from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from utils import interrupt
 from utils.data_utils import read_client_tensors
@@ -39,6 +40,17 @@ class Server(RoundLoop):
     uses: dict[str, Any] | None = None
     sends = "all weights"  # in words, for the list of algorithms: what travels,
     keeps = "-"  # and what a client keeps from round to round
+    # attributes that a later round reads, for checkpoints; a subclass names its own ones only
+    remembers: tuple[str, ...] = (
+        "global_params",
+        "last_after",
+        "records",
+        "rs_test_acc",
+        "rs_test_auc",
+        "rs_train_loss",
+    )
+    remembers += ("Budget",)
+    checkpoints: Any = None  # writes them between rounds, and resumes
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
@@ -60,6 +72,7 @@ class Server(RoundLoop):
         self.num_new_clients, self.fine_tuning_epoch_new = args.num_new_clients, args.fine_tuning_epoch_new
         self.eval_new_clients = False
         self.weights = Weights(args.model)
+        self.store = StateStore(args.state_dir, args.state_cache) if args.state_dir else None
         self.clients: list[Any] = []
         self.new_clients: list[Any] = []
         self.selected_clients: list[Any] = []
@@ -138,6 +151,7 @@ class Server(RoundLoop):
                     train_data=train,
                     test_data=test,
                     forward=forward,
+                    store=self.store,
                 )
             )
         return clients
@@ -161,7 +175,7 @@ class Server(RoundLoop):
 
     def select_clients(self) -> list[Any]:
         """This round's participants, drawn without replacement from (seed, repeat, round) alone."""
-        interrupt.check()
+        self._check_interrupt()
         if self.has_own_loop():
             self.current_round += 1  # PFLlib-style: a selection begins a round
         draw = numpy_generator(self.args.seed, self.times, self.current_round, "select")
@@ -216,16 +230,35 @@ class Server(RoundLoop):
     # ---- rounds with progress ----------------------------------------------------------------------------------------
 
     def rounds(self) -> Iterable[int]:
-        """Shows one live line (on a terminal) around the rounds."""
+        """Shows one live line (on a terminal). Between rounds memory is freed and checkpoints are written."""
         self.started = time.time()
-        self.progress = tqdm(total=self.global_rounds, desc=self.algorithm, unit="round", disable=None, leave=False)
-        yield from range(self.global_rounds + 1)
+        first = self.checkpoints.begin(self) if self.checkpoints else 0
+        self.progress = tqdm(
+            total=self.global_rounds, initial=first, desc=self.algorithm, unit="round", disable=None, leave=False
+        )
+        for current_round in range(first, self.global_rounds + 1):
+            if current_round > first:
+                self._between_rounds(current_round)
+            yield current_round
+
+    def _between_rounds(self, done: int) -> None:
+        if done < self.global_rounds:  # the last uploads stay for whoever looks at the end
+            self.uploaded_models = []
+        for client in self.selected_clients:
+            if client.has_rule():
+                client.release()
+        if self.checkpoints:
+            self.checkpoints.round_done(self, done)
+
+    def _check_interrupt(self) -> None:
+        if not (self.checkpoints and self.checkpoints.every):  # with checkpoints the end is between rounds
+            interrupt.check()
 
     def train_clients(self) -> None:
         count = iter(range(1, len(self.selected_clients) + 1))
 
         def done() -> None:
-            interrupt.check()
+            self._check_interrupt()
             self.progress.set_postfix_str(f"client {next(count)}/{len(self.selected_clients)}")
 
         self.executor.train(self.selected_clients, done)

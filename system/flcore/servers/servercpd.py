@@ -22,6 +22,7 @@ class FedCPD(Server, RoundLoop):
     uses = {"plocal_epochs": 1}
     sends = "extractor, class prototypes"
     keeps = "head, attention and fusion modules, previous extractor"
+    remembers = ("prototypes", "seen")
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

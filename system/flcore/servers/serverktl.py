@@ -39,6 +39,7 @@ class FedKTL(Server):
     uses = {"lamda": 1.0, "mu": 50.0, "server_epochs": 100, "server_learning_rate": 0.01, "noise_dim": 512}
     sends = "down: an image and its latent vector for each class; up: class prototypes"
     keeps = "all weights"
+    remembers = ("seen", "pairs", "transformer", "centroids")
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
