@@ -34,7 +34,7 @@ SET_IN_A_ROUND = {
 TIMES = {"rs_seconds", "total_cost", "Budget"}
 
 
-class StopHere(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -70,7 +70,7 @@ def stop_in_round(server, number):
     def train():
         train_clients()
         if server.current_round == number:
-            raise StopHere
+            raise StoppedError
 
     server.train_clients = train
 
@@ -80,8 +80,8 @@ def start(make_server, tmp_path):
     """``start("FedAvg", "-gr", "3", resume=True)`` -> a server that writes a checkpoint after every round."""
     said = []
 
-    def make(algorithm, *flags, resume=False, every=1, **options):
-        server = make_server(algorithm, *flags, **options)
+    def make(algorithm, *flags, resume=False, every=1, model="MLR", **options):
+        server = make_server(algorithm, *flags, model=model, **options)
         server.checkpoints = Checkpoints(tmp_path / "run.h5", INFO, every, resume, said.append)
         return server
 
@@ -89,16 +89,17 @@ def start(make_server, tmp_path):
     return make
 
 
-def whole(make_server, algorithm, *flags, **options):
-    server = make_server(algorithm, *flags, **options)
+def whole(make_server, algorithm, *flags, model="MLR", **options):
+    server = make_server(algorithm, *flags, model=model, **options)
     server.train()
     return everything(server)
 
 
 @pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
 def test_a_stopped_run_ends_like_one_that_was_not_and_on_another_executor(make_server, start, algorithm):
-    flags = ("-jr", "0.75", "-cdr", "0.4", "-eg", "2")
-    uninterrupted = make_server(algorithm, *flags, executor=LoopExecutor())
+    flags = ("-jr", "0.75", "-cdr", "0.4", "-eg", "2", "-se", "3", "--pa_gen_steps", "3", "--pa_steps", "3")
+    model = "CNN" if algorithm == "FedCPD" else "DNN"  # the quicker one has no feature maps
+    uninterrupted = make_server(algorithm, *flags, executor=LoopExecutor(), model=model)
     owners = [uninterrupted, *uninterrupted.clients]
     before = [attributes(owner) for owner in owners]
     uninterrupted.train()
@@ -106,11 +107,11 @@ def test_a_stopped_run_ends_like_one_that_was_not_and_on_another_executor(make_s
         changed = {name for name, value in attributes(owner).items() if was.get(name) != value}
         assert changed <= {*remembered(owner), "clients"}, f"{type(owner).__name__}.remembers lacks something"
 
-    stopped = start(algorithm, *flags, executor=LoopExecutor())
+    stopped = start(algorithm, *flags, executor=LoopExecutor(), model=model)
     stop_in_round(stopped, 2)
-    with pytest.raises(StopHere):
+    with pytest.raises(StoppedError):
         stopped.train()
-    resumed = start(algorithm, *flags, executor=ThreadsExecutor(2), resume=True)
+    resumed = start(algorithm, *flags, executor=ThreadsExecutor(2), resume=True, model=model)
     resumed.train()
     assert start.said == [f"resumed after 2 rounds from {start.folder / 'round-000002'}"]
     assert everything(resumed) == everything(uninterrupted)
@@ -120,14 +121,14 @@ def test_a_stopped_run_ends_like_one_that_was_not_and_on_another_executor(make_s
 @pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_a_run_stopped_in_any_round(make_server, start, algorithm, stop):
-    flags = ("-gr", "4", "-nnc", "1", "-ften", "1", "-ab", "-tc", "3", "-ld")
-    stopped = start(algorithm, *flags, executor=ThreadsExecutor(2))
+    flags = ("-gr", "4", "-nnc", "1", "-ften", "1", "-ab", "-tc", "3", "-ld", "-nc", "3")
+    stopped = start(algorithm, *flags, executor=ThreadsExecutor(2), model="CNN")
     stop_in_round(stopped, stop)
-    with pytest.raises(StopHere):
+    with pytest.raises(StoppedError):
         stopped.train()
-    resumed = start(algorithm, *flags, resume=True)
+    resumed = start(algorithm, *flags, resume=True, model="CNN")
     resumed.train()
-    assert everything(resumed) == whole(make_server, algorithm, *flags)
+    assert everything(resumed) == whole(make_server, algorithm, *flags, model="CNN")
 
 
 def test_a_run_that_breaks_by_itself_breaks_at_the_same_round(make_server, start):
@@ -137,19 +138,19 @@ def test_a_run_that_breaks_by_itself_breaks_at_the_same_round(make_server, start
     assert 1 < rounds < 19
     stopped = start("FedAvg", *flags)
     stop_in_round(stopped, rounds - 1)
-    with pytest.raises(StopHere):
+    with pytest.raises(StoppedError):
         stopped.train()
     resumed = start("FedAvg", *flags, resume=True)
     resumed.train()
     assert everything(resumed) == expected
 
 
+@pytest.mark.slow
 def test_batchnorm_and_a_checkpoint_that_is_not_written_every_round(make_server, start):
-    flags, options = ("-gr", "5", "-lbs", "4"), {"dataset": "Colour", "model": "ResNet18"}
-    flags = (*flags[:1], "3", *flags[2:])
+    flags, options = ("-lbs", "4"), {"dataset": "Colour", "model": "ResNet18"}
     stopped = start("FedRep", *flags, every=2, **options)
     stop_in_round(stopped, 2)
-    with pytest.raises(StopHere):
+    with pytest.raises(StoppedError):
         stopped.train()
     assert stopped.checkpoints.rounds() == [2]
     resumed = start("FedRep", *flags, every=2, resume=True, **options)
@@ -158,15 +159,15 @@ def test_batchnorm_and_a_checkpoint_that_is_not_written_every_round(make_server,
 
 
 def test_pieces_of_a_large_state_are_put_together_again(make_server, start, monkeypatch):
-    monkeypatch.setattr(checkpoint, "PIECE", 200_000)  # less than one client's
-    stopped = start("FedCPD")
+    monkeypatch.setattr(checkpoint, "PIECE", 6_000)  # less than one client's
+    stopped = start("FedALA")
     stop_in_round(stopped, 2)
-    with pytest.raises(StopHere):
+    with pytest.raises(StoppedError):
         stopped.train()
     assert len(list((start.folder / "round-000002").glob("*.safetensors"))) > 4
-    resumed = start("FedCPD", resume=True)
+    resumed = start("FedALA", resume=True)
     resumed.train()
-    assert everything(resumed) == whole(make_server, "FedCPD")
+    assert everything(resumed) == whole(make_server, "FedALA")
 
 
 def test_shared_weights_are_written_once_and_the_last_two_are_kept(start):
@@ -176,7 +177,7 @@ def test_shared_weights_are_written_once_and_the_last_two_are_kept(start):
     model = sum(value.nbytes for value in server.global_params.values())
     for folder in start.folder.iterdir():
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        assert 2 * model < size < 2.1 * model  # the download of the last round and the average after it
+        assert 2 * model < size < 2 * model + 10_000  # the download of the last round and the average after it
 
 
 # ---- what is refused
@@ -387,7 +388,7 @@ def command(data_root, tmp_path, monkeypatch):
 
     def call(*flags, folder="results"):
         words = ["-data", "Tiny", "--data_dir", str(data_root), "--results_dir", str(tmp_path / folder)]
-        return main.main([*words, "-gr", "3", "-dev", "cpu", "--checkpoint_every", "1", *flags])
+        return main.main([*words, "-gr", "3", "-dev", "cpu", "-m", "MLR", "--checkpoint_every", "1", *flags])
 
     return call
 

@@ -123,7 +123,7 @@ class Shelf(MutableMapping[str, dict[str, Tensor]]):
             for tensor in group.values()
             if identity(tensor) not in common
         }
-        if not own.keys() <= names.keys():
+        if own.keys() != names.keys():
             names = {key: str(number) for number, key in enumerate(own)}
             packed = {names[key]: (tensor.device, *pack(tensor)) for key, tensor in own.items()}
             self._layout = {name: (device, order) for name, (device, _, order) in packed.items()}
