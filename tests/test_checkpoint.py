@@ -94,7 +94,8 @@ def whole(make_server, algorithm, *flags, model="MLR", **options):
 
 
 @pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
-def test_a_stopped_run_ends_like_one_that_was_not_and_on_another_executor(make_server, start, algorithm):
+def test_a_stopped_run_ends_like_one_that_was_not_and_with_other_means(make_server, start, tmp_path, algorithm):
+    """It goes on with threads and with the clients' state on disk, which compute the same."""
     flags = ("-jr", "0.75", "-cdr", "0.4", "-eg", "2", "-se", "3", "--pa_gen_steps", "3", "--pa_steps", "3")
     model = "CNN" if algorithm == "FedCPD" else "DNN"  # the quicker one has no feature maps
     uninterrupted = make_server(algorithm, *flags, executor=LoopExecutor(), model=model)
@@ -109,7 +110,8 @@ def test_a_stopped_run_ends_like_one_that_was_not_and_on_another_executor(make_s
     stop_in_round(stopped, 2)
     with pytest.raises(StoppedError):
         stopped.train()
-    resumed = start(algorithm, *flags, executor=ThreadsExecutor(2), resume=True, model=model)
+    disk = ("--state_dir", str(tmp_path / "state"), "--state_cache", "2")
+    resumed = start(algorithm, *flags, *disk, executor=ThreadsExecutor(2), resume=True, model=model)
     resumed.train()
     assert start.said == [f"resumed after 2 rounds from {start.folder / 'round-000002'}"]
     assert everything(resumed) == everything(uninterrupted)

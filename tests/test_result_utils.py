@@ -1,4 +1,5 @@
 import argparse
+import errno
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import torch
 
 from utils import result_utils
 from utils.args import make_parser, parse
-from utils.errors import UsageError
+from utils.errors import RunError, UsageError
 from utils.result_utils import claim_run, read_run, run_info, run_settings, settings_digest, write_h5, write_json
 
 REPO = Path(__file__).resolve().parents[1]
@@ -91,6 +92,20 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
     finally:
         stop.set()
         writer.join()
+
+
+@pytest.mark.parametrize("write", [write_h5, write_json])
+def test_a_full_disk_is_told_and_the_old_file_kept(tmp_path, monkeypatch, write):
+    write(tmp_path / "file", {"a": [1.0]})
+    before = (tmp_path / "file").read_bytes()
+
+    def full(*names):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RunError, match=r"file cannot be written \(No space left on device\); what was there is kept"):
+        write(tmp_path / "file", {"a": [2.0]})
+    assert (tmp_path / "file").read_bytes() == before and os.listdir(tmp_path) == ["file"]
 
 
 # ---- what a run was

@@ -86,9 +86,9 @@ FLAGS = (
     Flag("-did", "device_id", str, "0", GENERAL, "number of the CUDA card, as in -dev cuda:N"),
     Flag("-ex", "executor", str, "auto", GENERAL, "how the clients of a round are run"),
     Flag("", "num_threads", int, 1, GENERAL, "threads inside one operation on the CPU", THREADS),
-    Flag("", "state_dir", str, "", GENERAL, "folder for what clients keep, so that few of them are in memory"),
+    Flag("", "state_dir", str, None, GENERAL, "folder for what clients keep between rounds, instead of memory"),
     Flag(
-        "", "state_cache", int, 64, GENERAL, "clients in memory with --state_dir; at least the CPU's cores", AT_LEAST_1
+        "", "state_cache", int, 64, GENERAL, "clients in memory with --state_dir; take at least one a core", AT_LEAST_1
     ),
     Flag("", "data_dir", str, str(REPO / "dataset"), GENERAL, "folder of the data sets"),
     # Participation
@@ -104,9 +104,22 @@ FLAGS = (
     Flag("", "reuse", bool, False, RESULTS, "keep a finished result of the same settings and code; no new run"),
     Flag("-t", "times", int, 1, RESULTS, "number of repeats", AT_LEAST_1),
     Flag("-pv", "prev", int, 0, RESULTS, "number of the first repeat", AT_LEAST_0),
-    Flag("", "checkpoint_every", int, 0, RESULTS, "rounds between checkpoints of the whole run; 0: none", AT_LEAST_0),
     Flag(
-        "", "resume", bool, False, RESULTS, "go on with the unfinished run of these settings after its last checkpoint"
+        "",
+        "checkpoint_every",
+        int,
+        0,
+        RESULTS,
+        "rounds between checkpoints, which go when the run is finished; 0: none",
+        AT_LEAST_0,
+    ),
+    Flag(
+        "",
+        "resume",
+        bool,
+        False,
+        RESULTS,
+        "go on after the last checkpoint of the unfinished run of these settings; finished ones stay as they are",
     ),
     Flag("-eg", "eval_gap", int, 1, RESULTS, "rounds between evaluations", AT_LEAST_1),
     Flag("-ab", "auto_break", bool, False, RESULTS, "stop when the accuracy has not risen for -tc evaluations"),

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from utils.errors import UsageError
+from utils.errors import RunError, UsageError
 
 try:
     import fcntl
@@ -52,14 +52,21 @@ SILENCE = 6 * 3600  # seconds without a new file after which a run on another ma
 
 @contextmanager
 def write_in_place(path: Path) -> Iterator[Path]:
-    """A temporary name in the folder of `path`, renamed to `path` if the body succeeds and removed if it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A temporary name in the folder of `path`, renamed to `path` if the body succeeds and removed if it does not.
+
+    Raises:
+        RunError: the disk is full, or the folder cannot be written to; `path` is as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror or error}); what was there is kept") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:

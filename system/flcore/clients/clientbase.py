@@ -60,7 +60,7 @@ class Client(LocalRule):
         train_samples, test_samples: numbers of samples.
         train_data, test_data: tensors (x, y) if the caller has them already; read from the data set otherwise.
         forward: the network shared by the clients of one rule (see `LocalRule.setup_rule`).
-        kept: where the client's own tensors lie (see `StateStore`); in memory by default.
+        store: where the client's own tensors may lie (see `StateStore`); None: in memory.
     """
 
     # attributes that a later round reads, beside the message ``shared``, for checkpoints; a subclass adds its own ones

@@ -48,8 +48,8 @@ class Server(RoundLoop):
         "rs_test_acc",
         "rs_test_auc",
         "rs_train_loss",
+        "Budget",
     )
-    remembers += ("Budget",)
     checkpoints: Any = None  # writes them between rounds, and resumes
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 

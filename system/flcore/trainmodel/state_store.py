@@ -44,13 +44,15 @@ class StateStore:
         self.present: OrderedDict[int, Shelf] = OrderedDict()  # the last one was used last
         try:
             Path(parent).mkdir(parents=True, exist_ok=True)
-            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            self._owner = open(self.folder / ".lock", "w")  # noqa: SIM115 (open as long as the folder is in use)
+            new = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+            self._owner = open(new / ".lock", "w")  # noqa: SIM115 (open as long as the folder is in use)
+            if fcntl:
+                fcntl.flock(self._owner, fcntl.LOCK_EX)
+            self.folder = new.rename(Path(parent) / f"{PREFIX}{new.name.removeprefix('.new-')}")  # others see it locked
         except OSError as error:
             raise UsageError(f"--state_dir {parent} cannot be written to: {error.strerror}") from None
         self.close = weakref.finalize(self, _remove, self.folder, self._owner)
         if fcntl:
-            fcntl.flock(self._owner, fcntl.LOCK_EX)
             for other in Path(parent).glob(f"{PREFIX}*"):
                 _remove_if_abandoned(other)
 
