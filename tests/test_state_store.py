@@ -70,7 +70,7 @@ def test_between_rounds_a_client_holds_its_own_part_only(make_server, algorithm,
 
 
 SLOW = pytest.mark.slow
-QUICK = ("FedAvg", "FedRep", "FedALA", "FedDBE", "FedCPD")
+QUICK = ("FedALA", "FedCPD")
 
 
 @pytest.mark.parametrize(
