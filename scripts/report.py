@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 from flcore import registry
-from utils.errors import UsageError
+from utils.errors import RunError, UsageError
 from utils.result_utils import Run, read_run, write_in_place
 
 Curve = NDArray[np.float64]
@@ -349,6 +349,6 @@ if __name__ == "__main__":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `report.py ... | head` ends without a word
     try:
         sys.exit(main())
-    except (UsageError, OSError) as error:
+    except (UsageError, RunError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         sys.exit(UsageError.exit_code)

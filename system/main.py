@@ -17,6 +17,7 @@ from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
 from utils import data_utils, interrupt, privacy, result_utils
 from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, resolve_device
+from utils.checkpoint import Checkpoints
 from utils.errors import RunError, UsageError, report
 from utils.seeds import numpy_generator, seed_everything
 
@@ -79,14 +80,14 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
     for repeat in range(args.prev, args.times):
         args.repeat = repeat
         files = result_utils.claim_run(
-            args.results_dir, args.dataset, args.algorithm, goal, repeat, settings, args.overwrite, args.reuse
+            *(args.results_dir, args.dataset, args.algorithm, goal, repeat, settings),
+            *(args.overwrite, args.reuse, args.resume),
         )
         goal, args.result_path = files.goal, files.h5
         if files.reused:
             continue
         files.update(**result_utils.run_info(args, {"evaluation_point": "A: after download, before training"}))
-        status = "failed"
-        try:
+        with files.recording():
             seed_everything(int(numpy_generator(args.seed, repeat, "initial model").integers(2**31)))
             args.module_seed = int(numpy_generator(args.seed, repeat, "personal modules").integers(2**31))
             args.model = build_model(model_name, args.shape, args.num_classes)
@@ -106,17 +107,11 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             )
             if server.has_own_loop():
                 print(f"{args.algorithm} brings its own round loop: its clients train one after another.")
+            server.checkpoints = Checkpoints(
+                files.h5, files.info | {"num_clients": args.num_clients}, args.checkpoint_every, args.resume
+            )
+            server.checkpoints.check(server)
             server.train()
-            status = "finished"
-        except KeyboardInterrupt:
-            status = "interrupted"
-            kept = f"the rounds so far are in {files.h5}" if files.h5.exists() else "no result was written yet"
-            print(f"interrupted; {kept}", file=sys.stderr)
-            raise
-        finally:
-            files.finish(status)
-            if status != "finished" and not files.h5.exists():  # nothing to describe
-                files.json.unlink()
         print(f"results: {files.h5}")
     result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
 

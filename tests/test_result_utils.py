@@ -1,4 +1,5 @@
 import argparse
+import errno
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import torch
 
 from utils import result_utils
 from utils.args import make_parser, parse
-from utils.errors import UsageError
+from utils.errors import RunError, UsageError
 from utils.result_utils import claim_run, read_run, run_info, run_settings, settings_digest, write_h5, write_json
 
 REPO = Path(__file__).resolve().parents[1]
@@ -25,8 +26,9 @@ REPO = Path(__file__).resolve().parents[1]
 def claim(tmp_path):
     """`claim(lr=0.1)` claims for a run with these settings."""
 
-    def make(goal="test", repeat=0, overwrite=False, reuse=False, **settings):
-        return claim_run(tmp_path, "Digits", "FedCPD", goal, repeat, settings, overwrite, reuse, say=lambda line: None)
+    def make(goal="test", repeat=0, overwrite=False, reuse=False, resume=False, **settings):
+        how = overwrite, reuse, resume
+        return claim_run(tmp_path, "Digits", "FedCPD", goal, repeat, settings, *how, say=lambda line: None)
 
     return make
 
@@ -90,6 +92,20 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
     finally:
         stop.set()
         writer.join()
+
+
+@pytest.mark.parametrize("write", [write_h5, write_json])
+def test_a_full_disk_is_told_and_the_old_file_kept(tmp_path, monkeypatch, write):
+    write(tmp_path / "file", {"a": [1.0]})
+    before = (tmp_path / "file").read_bytes()
+
+    def full(*names):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RunError, match=r"file cannot be written \(No space left on device\); what was there is kept"):
+        write(tmp_path / "file", {"a": [2.0]})
+    assert (tmp_path / "file").read_bytes() == before and os.listdir(tmp_path) == ["file"]
 
 
 # ---- what a run was
@@ -229,6 +245,55 @@ def test_what_is_replaced_stays_until_something_is_written(claim):
     again.finish("interrupted")
     run = read_run(files.h5)
     assert (run.status, run.info["settings"], run.arrays["rs_test_acc"]) == ("interrupted", {"lr": 0.2}, [0.2])
+
+
+def test_a_run_killed_before_its_first_arrays_leaves_the_result_that_it_was_to_replace(claim):
+    files = finish(claim(lr=0.1), [0.1])
+    before = json.loads(files.json.read_text())
+    for lr in (0.1, 0.2, 0.2):
+        claim(lr=lr, overwrite=True).update(pid=pid_of_the_dead())
+        run = read_run(files.h5)
+        assert run.info == before and run.status == "finished" and run.arrays["rs_test_acc"] == [0.1]
+    assert claim(lr=0.1, reuse=True).reused and claim(lr=0.2).goal != "test"
+    again = claim(lr=0.2, overwrite=True)
+    assert read_run(files.h5).info == before  # its arrays are still those
+    write_h5(again.h5, {"rs_test_acc": [0.2]})
+    again.update(pid=pid_of_the_dead())
+    assert read_run(files.h5).info["settings"] == {"lr": 0.2} and read_run(files.h5).status == "interrupted"
+
+
+def test_a_later_process_of_the_same_number_is_another_one(claim):
+    files = claim(lr=0.1)
+    assert read_run_status(files) == "running"
+    files.update(process="of an earlier boot 17")
+    assert read_run_status(files) == "interrupted" and claim(lr=0.1).goal == "test"
+
+
+def read_run_status(files):
+    write_h5(files.h5, {"rs_test_acc": [0.1]})
+    return read_run(files.h5).status
+
+
+def test_resume_takes_the_name_of_the_unfinished_run_with_checkpoints(claim, tmp_path):
+    finish(claim(lr=0.1))
+    started = claim(lr=0.2)
+    write_h5(started.h5, {"rs_test_acc": [0.2]})
+    started.finish("interrupted")
+    (tmp_path / "Digits_FedCPD_test_0.h5").unlink()
+    (tmp_path / "Digits_FedCPD_test_0.run.json").unlink()  # so that "test" is free again
+    assert not claim(lr=0.2, resume=True, repeat=1).resumed
+    result_utils.checkpoint_folder(started.h5).mkdir()
+    assert not claim(lr=0.3, resume=True).resumed and not claim(goal="other", lr=0.2, resume=True).resumed
+    again = claim(lr=0.2, resume=True)
+    assert again.resumed and again.h5 == started.h5 and len(again.info["resumed"]) == 1
+    with pytest.raises(UsageError, match=f"still being written by process {os.getpid()}"):
+        claim(lr=0.2, resume=True)
+    again.update(pid=pid_of_the_dead(), host="elsewhere")
+    with pytest.raises(UsageError, match="still being written"):
+        claim(lr=0.2, resume=True)
+    assert claim(lr=0.2, resume=True, overwrite=True).resumed
+    finish(again)
+    assert claim(goal=again.goal, lr=0.2, resume=True).reused
 
 
 def test_pfllibs_own_file_that_was_not_replaced_after_all_has_no_run_json(claim, tmp_path):

@@ -93,6 +93,10 @@ FLAGS = (
     Flag("-ex", "executor", str, "auto", GENERAL, "how the clients of a round are run"),
     Flag("", "stack_size", str, "auto", GENERAL, "clients at once with -ex stacked; auto: as memory allows", STACK),
     Flag("", "num_threads", int, 1, GENERAL, "threads inside one operation on the CPU", THREADS),
+    Flag("", "state_dir", str, None, GENERAL, "folder for what clients keep between rounds, instead of memory"),
+    Flag(
+        "", "state_cache", int, 64, GENERAL, "clients in memory with --state_dir; take at least one a core", AT_LEAST_1
+    ),
     Flag("", "data_dir", str, str(REPO / "dataset"), GENERAL, "folder of the data sets"),
     # Participation
     Flag("-jr", "join_ratio", float, 1.0, PARTICIPATION, "share of the clients that join a round", JOIN_SHARE),
@@ -119,6 +123,23 @@ FLAGS = (
     Flag("", "reuse", bool, False, RESULTS, "keep a finished result of the same settings and code; no new run"),
     Flag("-t", "times", int, 1, RESULTS, "number of repeats", AT_LEAST_1),
     Flag("-pv", "prev", int, 0, RESULTS, "number of the first repeat", AT_LEAST_0),
+    Flag(
+        "",
+        "checkpoint_every",
+        int,
+        0,
+        RESULTS,
+        "rounds between checkpoints, which go when the run is finished; 0: none",
+        AT_LEAST_0,
+    ),
+    Flag(
+        "",
+        "resume",
+        bool,
+        False,
+        RESULTS,
+        "go on after the last checkpoint of the unfinished run of these settings; finished ones stay as they are",
+    ),
     Flag("-eg", "eval_gap", int, 1, RESULTS, "rounds between evaluations", AT_LEAST_1),
     Flag("-ab", "auto_break", bool, False, RESULTS, "stop when the accuracy has not risen for -tc evaluations"),
     Flag("-tc", "top_cnt", int, 100, RESULTS, "patience of -ab, in evaluations", AT_LEAST_1),

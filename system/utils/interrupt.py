@@ -8,6 +8,7 @@ import signal
 from types import FrameType
 
 _requested = False
+_moment = "the clients now at work are done"
 
 
 def install() -> None:
@@ -17,12 +18,23 @@ def install() -> None:
             signal.signal(number, _ask)
 
 
+def wait_for(moment: str) -> None:
+    """In words, when the run will end: for a run that asks by itself, with `asked`, instead of calling `check`."""
+    global _moment
+    _moment = moment
+
+
 def _ask(number: int, frame: FrameType | None) -> None:
     global _requested
     if _requested:
         raise KeyboardInterrupt
     _requested = True
-    os.write(2, b"\nstopping when the clients now at work are done; once more stops at once\n")
+    os.write(2, f"\nstopping when {_moment}; once more stops at once\n".encode())
+
+
+def asked() -> bool:
+    """Whether somebody has asked for the end."""
+    return _requested
 
 
 def check() -> None:

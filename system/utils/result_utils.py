@@ -12,11 +12,13 @@ import math
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -27,7 +29,7 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from utils.errors import UsageError
+from utils.errors import RunError, UsageError
 from utils.mem_utils import peak_memory
 from utils.safe_load import load_json, most_unpacked
 
@@ -42,7 +44,7 @@ RESULTS = REPO / "results"  # main sets it from --results_dir
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads", "given"}
-NOT_SETTINGS |= {"executor", "stack_size"}  # all of them compute the same
+NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
 
 # In run.json always text; what a terminal would obey is not.
 TEXTS = ("status", "dataset", "algorithm", "goal", "host", "settings_digest", "code_digest")
@@ -55,14 +57,21 @@ SILENCE = 6 * 3600  # seconds without a new file after which a run on another ma
 
 @contextmanager
 def write_in_place(path: Path) -> Iterator[Path]:
-    """A temporary name in the folder of `path`, renamed to `path` if the body succeeds and removed if it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A temporary name in the folder of `path`, renamed to `path` if the body succeeds and removed if it does not.
+
+    Raises:
+        RunError: the disk is full, or the folder cannot be written to; `path` is as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror or error}); what was there is kept") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
@@ -78,9 +87,11 @@ def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def write_json(path: Path | str, content: Any) -> None:
-    """Writes `content` as indented JSON, in one step."""
-    with write_in_place(Path(path)) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
+    """Writes `content` as indented JSON, in one step, and so that it survives a power failure."""
+    with write_in_place(Path(path)) as temporary, open(temporary, "w") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 # ---------------------------------------------------------------------------------------------- what a run was
@@ -169,7 +180,10 @@ def run_info(args: argparse.Namespace, extra: Mapping[str, Any] | None = None) -
 
 @dataclass
 class RunFiles:
-    """The two files of one run. `goal` is the name that was free; `reused`: there is a finished run of the same."""
+    """The two files of one run, and the name of its folder of checkpoints. `goal` is the name that was free.
+
+    `reused`: there is a finished run of the same. `resumed`: there is an unfinished one of the same settings.
+    """
 
     h5: Path
     json: Path
@@ -177,7 +191,8 @@ class RunFiles:
     reused: bool
     info: dict[str, Any] = field(repr=False)
     earlier: dict[str, Any] = field(repr=False)  # the run.json of the result that this run replaces, if it does
-    earlier_h5: tuple[int, int] | None  # and what tells that result's arrays from those that this run writes
+    earlier_h5: list[int] | None  # and what tells that result's arrays from those that this run writes
+    resumed: bool = False
 
     def update(self, **fields: Any) -> None:
         """Adds to run.json, or changes what it says."""
@@ -189,6 +204,7 @@ class RunFiles:
 
         A run that ends before it has written anything leaves the result that it was to replace as it was.
         """
+        self.info.pop("replaces", None)
         if self.earlier_h5 and self.earlier_h5 == _stamp(self.h5):
             if self.earlier:
                 write_json(self.json, self.earlier)
@@ -198,14 +214,39 @@ class RunFiles:
         wall_time = round(time.time() - self.info["start_time"], 3)
         self.update(status=status, end=_now(), wall_time_s=wall_time, peak_memory_bytes=peak_memory())
 
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Notes how the body ends, and tells the user what an interrupted run leaves."""
+        status = "failed"
+        try:
+            yield
+            status = "finished"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            kept = f"the rounds so far are in {self.h5}" if self.h5.exists() else "no result was written yet"
+            more = "; the same command with --resume goes on" if checkpoint_folder(self.h5).exists() else ""
+            print(f"interrupted; {kept}{more}", file=sys.stderr)
+            raise
+        finally:
+            self.finish(status)
+            if status != "finished" and not self.h5.exists():  # nothing to describe
+                self.json.unlink(missing_ok=True)
+            if status == "finished":
+                shutil.rmtree(checkpoint_folder(self.h5), ignore_errors=True)
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+
+def checkpoint_folder(h5: Path) -> Path:
+    """Where the checkpoints of a run lie (utils/checkpoint.py)."""
+    return h5.with_suffix(".ckpt")
+
+
+def _stamp(path: Path) -> list[int] | None:
     """Changes when the file is replaced; None where there is none."""
     try:
         stat = path.stat()
     except OSError:
         return None
-    return stat.st_ino, stat.st_mtime_ns
+    return [stat.st_ino, stat.st_mtime_ns]
 
 
 def _now() -> str:
@@ -231,12 +272,26 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _read_info(path: Path) -> dict[str, Any]:
-    """The content of a run.json; empty where there is none or it cannot be read, or its fields are of other types."""
+def _read_info(path: Path, of_arrays: bool = False) -> dict[str, Any]:
+    """The content of a run.json; empty where there is none or it cannot be read.
+
+    Until a run writes its first arrays, those beside its run.json are the ones that it replaces, and that result's own
+    run.json is inside. It counts for whoever wants to know about the arrays (`of_arrays`), and once the run is dead.
+    """
     try:
-        content = load_json(path)
+        content = _checked_info(load_json(path))
     except UsageError:
         return {}
+    h5 = path.with_name(path.name.removesuffix(".run.json") + ".h5")
+    replaced = content.pop("replaces", None)
+    unchanged = isinstance(replaced, dict) and replaced.get("stamp") == _stamp(h5)
+    if unchanged and (of_arrays or not _is_running(content, h5)):
+        return _checked_info(replaced.get("info"))
+    return content
+
+
+def _checked_info(content: Any) -> dict[str, Any]:
+    """What a run.json holds; empty if it is no mapping, or its fields are of other types."""
     if not isinstance(content, dict) or any(type(content.get(key, 0)) is not int for key in ("pid", "repeat")):
         return {}
     texts = [content.get(key, "") for key in TEXTS]
@@ -259,8 +314,17 @@ def _is_running(info: Mapping[str, Any], h5: Path) -> bool:
     except (ProcessLookupError, KeyError, OverflowError):
         return False
     except PermissionError:  # somebody else's process
-        return True
-    return True
+        pass
+    return info.get("process") in (None, _process(info["pid"]))
+
+
+def _process(pid: int) -> str | None:
+    """What tells a process from a later one of the same number: the boot and when it started; None without /proc."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}"
+    except (OSError, IndexError):
+        return None
 
 
 def _goals(goal: str, digest: str) -> Iterator[str]:
@@ -282,6 +346,7 @@ def claim_run(
     settings: Mapping[str, Any],
     overwrite: bool = False,
     reuse: bool = False,
+    resume: bool = False,
     say: Callable[[str], None] = print,
 ) -> RunFiles:
     """Takes a name for a run, so that it never destroys a finished result, nor what other settings or a run still
@@ -291,12 +356,13 @@ def claim_run(
     there or not finished; otherwise the goal gets six digits of the settings' digest, then a number. `reuse`: a
     finished result of the same settings and the same code is kept in place of a new run. `overwrite`: any result of
     the name is replaced, unless a run on this machine is still writing it. What is replaced stays until the new run
-    writes its first arrays. Give the returned `goal` to the claims of a run's further repeats.
+    writes its first arrays. Give the returned `goal` to the claims of a run's further repeats. `resume`: the name of
+    an unfinished run with these settings and checkpoints is taken, to go on with it; and `reuse` is implied.
 
     Raises:
-        UsageError: the folder cannot be written to.
+        UsageError: the folder cannot be written to, or the run to be resumed is still going.
     """
-    folder, goal = Path(results_dir), _safe(goal)
+    folder, goal, reuse = Path(results_dir), _safe(goal), reuse or resume
     digest, code = settings_digest(settings), code_digest()
 
     def h5_of(name: str) -> Path:
@@ -323,20 +389,34 @@ def claim_run(
         alike = all(info.get("settings_digest") == digest for info in runs.values())
         return overwrite or (alike and (not is_finished(own, name) or is_reusable(own, name)))
 
+    def started() -> str | None:
+        """The name of the run that `resume` means, if there is one."""
+        pattern = re.escape(checkpoint_folder(h5_of("*")).name).replace(re.escape("*"), "(.+)")
+        found = (re.fullmatch(pattern, path.name) for path in sorted(folder.iterdir()))
+        for name in (match[1] for match in found if match):
+            info = _read_info(h5_of(name).with_suffix(".run.json"))
+            ours = info.get("goal") == name and (name == goal or name.startswith(f"{goal}-{digest[:6]}"))
+            if ours and info.get("settings_digest") == digest and not is_finished(info, name):
+                if _is_running(info, h5_of(name)) and (_is_here(info) or not overwrite):
+                    raise UsageError(f"--resume: {h5_of(name)} is still being written by process {info.get('pid')}")
+                return name
+        return None
+
     with _locked(folder):
-        name = next(name for name in _goals(goal, digest) if is_free(name))
+        going_on = started() if resume else None
+        name = going_on or next(name for name in _goals(goal, digest) if is_free(name))
         previous, h5 = earlier(name).get(repeat), h5_of(name)
-        files = RunFiles(h5, h5.with_suffix(".run.json"), name, False, {}, previous or {}, _stamp(h5))
+        files = RunFiles(h5, h5.with_suffix(".run.json"), name, False, {}, previous or {}, _stamp(h5), bool(going_on))
         if is_reusable(files.earlier, name):
             say(f"results: {h5} is finished with the same settings and is reused")
             files.info, files.reused = files.earlier, True
             return files
-        if name != goal:
+        if name != goal and not going_on:
             say(
                 f"results: the name '{goal}' belongs to another run; this one is named '{name}' (--reuse keeps a "
                 f"finished run of the same settings and code in its place, --overwrite replaces what has the name)"
             )
-        if previous is not None:
+        if previous is not None and not going_on:
             same = previous.get("settings_digest") == digest
             say(f"results: {h5}, an earlier run with {'the same' if same else 'other'} settings, is replaced")
         files.update(
@@ -348,10 +428,13 @@ def claim_run(
             settings=settings,
             settings_digest=digest,
             code_digest=code,
+            replaces={"info": previous, "stamp": files.earlier_h5} if files.earlier_h5 else None,
             pid=os.getpid(),
+            process=_process(os.getpid()),
             host=socket.gethostname(),
             start=_now(),
             start_time=time.time(),
+            **({"resumed": [*files.earlier.get("resumed", []), _now()]} if going_on else {}),
         )
         return files
 
@@ -406,7 +489,7 @@ def read_run(path: Path | str, algorithms: Collection[str] = ()) -> Run:
     known = "|".join(map(re.escape, algorithms))
     name = re.fullmatch(rf"(.+?)_({known})_(.+)_(\d+)\.h5", path.name) if known else None
     name = name or re.fullmatch(r"([^_]+)_([^_]+)_(.+)_(\d+)\.h5", path.name)
-    info = _read_info(path.with_suffix(".run.json"))
+    info = _read_info(path.with_suffix(".run.json"), of_arrays=True)
     try:
         arrays = _read_arrays(path)
     except FileNotFoundError:

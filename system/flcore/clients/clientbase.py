@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
-from flcore.trainmodel.weights import Weights
+from flcore.trainmodel.weights import Kept, Weights
 from utils import privacy
 from utils.data_utils import read_client_tensors
 from utils.seeds import torch_generator
@@ -70,7 +70,19 @@ class Client(LocalRule):
         train_samples, test_samples: numbers of samples.
         train_data, test_data: tensors (x, y) if the caller has them already; read from the data set otherwise.
         forward: the network shared by the clients of one rule (see `LocalRule.setup_rule`).
+        store: where the client's own tensors may lie (see `StateStore`); None: in memory.
     """
+
+    # attributes that a later round reads, beside the message ``shared``, for checkpoints; a subclass adds its own ones
+    remembers: tuple[str, ...] = (
+        "params",
+        "state",
+        "round",
+        "passes",
+        "train_loss",
+        "train_time_cost",
+        "send_time_cost",
+    )
 
     def __init__(self, args: Any, id: int, train_samples: int, test_samples: int, **kwargs: Any) -> None:
         self.args = args
@@ -89,11 +101,16 @@ class Client(LocalRule):
             if kwargs.get(name) is not None:
                 self._tensors[is_train] = self._place(kwargs[name])
         self.round = self.passes = 0
+        self.shared: Tensors = {}
+        store = kwargs.get("store") if self.has_rule() else None
+        self._kept: Kept = store.shelf(id, self._common_tensors) if store else {}
+        self.state = {}
         if self.has_rule():
             forward = kwargs.get("forward") or build_forward(
                 type(self), copy.deepcopy(args.model), self.data[0], self.hyperparameters(args)
             )
-            self.weights = Weights(forward.net)
+            self._network = forward.net
+            self.weights = Weights(forward.net, self._kept)
             self.setup_rule(args, forward)
         else:
             self.weights = Weights(args.model)
@@ -140,6 +157,33 @@ class Client(LocalRule):
     @params.setter
     def params(self, tensors: Tensors) -> None:
         self.weights.tensors = tensors
+
+    @property
+    def state(self) -> Tensors:
+        return self._kept["state"]
+
+    @state.setter
+    def state(self, tensors: Tensors) -> None:
+        self._kept["state"] = tensors
+
+    def _common_tensors(self) -> Iterator[Tensor]:
+        """What this client shares with others: the initial weights and the download."""
+        yield from self._network.state_dict().values()
+        yield from self.shared.values()
+
+    def is_replaced(self, name: str) -> bool:
+        """Whether a download that holds the weights ``name`` replaces them, whatever they were.
+
+        A rule with a `local_begin` of its own says so itself.
+        """
+        rule = type(self)
+        return rule.local_begin is LocalRule.local_begin and rule.receive is LocalRule.receive
+
+    def release(self) -> None:
+        """Between rounds: drops what the next download replaces, and the upload, so that they hold no memory."""
+        received = {name: value for name, value in self.shared.items() if self.is_replaced(name)}
+        self.params = {name: received.get(name, value) for name, value in self.params.items()}
+        self.upload = {}
 
     def tensors(self, is_train: bool) -> Data:
         """All samples of one split: x (n, ...), y (n), read once and kept on the device."""

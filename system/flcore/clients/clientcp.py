@@ -47,6 +47,9 @@ class clientCP(Client):
     def local_begin(forward, params, received, data, shared, state, hp):
         return {**params, **{name: value for name, value in received.items() if not name.startswith("head.")}}
 
+    def is_replaced(self, name):
+        return not name.startswith("head.")
+
     @staticmethod
     def local_draw(generator, forward, size, hp):
         shape = (size, 2, forward.net.head.in_features)

@@ -55,6 +55,10 @@ class clientCRL(Client):
         }
         return {**params, **mixed}
 
+    def is_replaced(self, name: str) -> bool:
+        """The client's own weights for the next mixture are in its state."""
+        return True
+
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
         logits, z, _ = forward(params, x)

@@ -19,6 +19,7 @@ class PrototypeServer(Server):
     """
 
     uploads_prototypes = True
+    remembers: tuple[str, ...] = ("prototypes", "seen")
     weighting = "uniform"  # over the clients that hold a class; or "count", by their samples of it
     prototypes: Tensor | None = None
     seen: Tensor | None = None

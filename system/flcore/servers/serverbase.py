@@ -22,6 +22,7 @@ from flcore.clients.localrule import Tensors, build_forward
 from flcore.servers import dlg, faults
 from flcore.servers.robust import robust_mean, robust_prototypes
 from flcore.servers.roundloop import RoundLoop, message_bytes, share_of
+from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from utils import interrupt, privacy
 from utils.data_utils import read_client_tensors
@@ -44,6 +45,17 @@ class Server(RoundLoop):
     uploads_prototypes = False  # class means under `prototypes`, with `counts`
     noise_refusal = ""  # why these cannot take --proto_noise; empty: they can
     averages = True  # False: the server takes no mean of uploads, so that --aggregate has no effect
+    # attributes that a later round reads, for checkpoints; a subclass names its own ones only
+    remembers: tuple[str, ...] = (
+        "global_params",
+        "last_after",
+        "records",
+        "rs_test_acc",
+        "rs_test_auc",
+        "rs_train_loss",
+        "Budget",
+    )
+    checkpoints: Any = None  # writes them between rounds, and resumes
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
@@ -66,6 +78,7 @@ class Server(RoundLoop):
         self.num_new_clients, self.fine_tuning_epoch_new = args.num_new_clients, args.fine_tuning_epoch_new
         self.eval_new_clients = False
         self.weights = Weights(args.model)
+        self.store = StateStore(args.state_dir, args.state_cache) if args.state_dir else None
         self.clients: list[Any] = []
         self.new_clients: list[Any] = []
         self.selected_clients: list[Any] = []
@@ -155,6 +168,7 @@ class Server(RoundLoop):
                     train_data=train,
                     test_data=test,
                     forward=forward,
+                    store=self.store,
                 )
             )
         return clients
@@ -204,7 +218,7 @@ class Server(RoundLoop):
 
     def select_clients(self) -> list[Any]:
         """This round's participants, drawn without replacement from (seed, repeat, round) alone."""
-        interrupt.check()
+        self._check_interrupt()
         if self.has_own_loop():
             self.current_round += 1  # PFLlib-style: a selection begins a round
         draw = numpy_generator(self.args.seed, self.times, self.current_round, "select")
@@ -302,7 +316,8 @@ class Server(RoundLoop):
 
     def last_checkpoint(self) -> str:
         """A sentence that names the last good checkpoint; empty without one."""
-        return ""
+        latest = self.checkpoints.latest if self.checkpoints else None
+        return "" if latest is None else f"The last checkpoint holds {latest} rounds (--resume). "
 
     def collect(self) -> None:
         """Takes the uploads that arrive in time and are finite, as attackers have left them.
@@ -349,16 +364,35 @@ class Server(RoundLoop):
     # ---- rounds with progress ----------------------------------------------------------------------------------------
 
     def rounds(self) -> Iterable[int]:
-        """Shows one live line (on a terminal) around the rounds."""
+        """Shows one live line (on a terminal). Between rounds memory is freed and checkpoints are written."""
         self.started = time.time()
-        self.progress = tqdm(total=self.global_rounds, desc=self.algorithm, unit="round", disable=None, leave=False)
-        yield from range(self.global_rounds + 1)
+        first = self.checkpoints.begin(self) if self.checkpoints else 0
+        self.progress = tqdm(
+            total=self.global_rounds, initial=first, desc=self.algorithm, unit="round", disable=None, leave=False
+        )
+        for current_round in range(first, self.global_rounds + 1):
+            if current_round > first:
+                self._between_rounds(current_round)
+            yield current_round
+
+    def _between_rounds(self, done: int) -> None:
+        if done < self.global_rounds:  # the last uploads stay for whoever looks at the end
+            self.uploaded_models = []
+        for client in self.selected_clients:
+            if client.has_rule():
+                client.release()
+        if self.checkpoints:
+            self.checkpoints.round_done(self, done)
+
+    def _check_interrupt(self) -> None:
+        if not (self.checkpoints and self.checkpoints.every):  # with checkpoints the end is between rounds
+            interrupt.check()
 
     def train_clients(self) -> None:
         count = iter(range(1, len(self.selected_clients) + 1))
 
         def done() -> None:
-            interrupt.check()
+            self._check_interrupt()
             self.progress.set_postfix_str(f"client {next(count)}/{len(self.selected_clients)}")
 
         self.train_or_restore(self.selected_clients, done)

@@ -23,6 +23,7 @@ class FedCPD(Server, RoundLoop):
     sends = "extractor, class prototypes"
     uploads_prototypes = True
     keeps = "head, attention and fusion modules, previous extractor"
+    remembers = ("prototypes", "seen")
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

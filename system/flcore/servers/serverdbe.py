@@ -17,6 +17,7 @@ class FedDBE(Server):
     uses = {"kl_weight": 50.0, "momentum": 1.0}
     sends = "all weights; once: mean embedding"
     keeps = "bias of the embedding"
+    remembers = ("consensus",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

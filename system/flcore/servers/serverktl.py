@@ -42,6 +42,7 @@ class FedKTL(Server):
     keeps = "all weights"
     uploads_prototypes = True
     noise_refusal = "its prototypes are scaled to length 1 after averaging, which undoes the bound that noise needs."
+    remembers = ("seen", "pairs", "transformer", "centroids")
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

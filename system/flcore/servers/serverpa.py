@@ -37,6 +37,7 @@ class FedPA(PrototypeServer):
     uses = {"noise_dim": 32, "hidden_dim": 256, "generator_learning_rate": 3e-4}
     sends = "all weights, class prototypes; down: generator"
     keeps = "nothing"
+    remembers = ("generator", "optimizer")
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

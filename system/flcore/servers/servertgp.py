@@ -34,11 +34,12 @@ class FedTGP(PrototypeServer):
     averages = False
     sends = "class prototypes"
     keeps = "all weights"
+    remembers = ("network",)
 
     def __init__(self, args, times):
         super().__init__(args, times)
-        self.network: TrainablePrototypes | None = None  # made with the first uploads, which have the width
         self.set_clients(clientTGP)
+        self.network = self.new_network(self.clients[0].forward.net.head.in_features)
 
     @staticmethod
     def add_args(parser):
@@ -49,11 +50,10 @@ class FedTGP(PrototypeServer):
     def aggregate_parameters(self):
         prototypes, counts = stack_uploads(self.uploaded_models)
         centres, here = aggregate_prototypes(prototypes, counts, None, None)
-        network = self.network = self.network or self.new_network(prototypes.shape[2])
-        loss = self.fit(network, *as_samples(prototypes, counts), margin(centres, here, self.args.tgp_margin))
+        loss = self.fit(self.network, *as_samples(prototypes, counts), margin(centres, here, self.args.tgp_margin))
         self._record(rs_server_loss=loss)
         with torch.no_grad():
-            self.prototypes = network()
+            self.prototypes = self.network()
         self.seen = here if self.seen is None else self.seen | here
 
     def new_network(self, width: int) -> TrainablePrototypes:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import MutableMapping
 
 from torch import Tensor, nn
+
+Kept = MutableMapping[str, dict[str, Tensor]]
 
 
 class Weights:
@@ -13,38 +16,43 @@ class Weights:
     Rules are pure functions, so unchanged tensors can be the same objects for the server and a thousand clients.
     PFLlib's code wants ``client.model``, a module that it trains in place: asking for it makes a private copy, which
     holds the truth from then on.
+
+    Args:
+        net: the network; its values are the first ones.
+        kept: where the tensors lie, under "weights"; None: in memory.
     """
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, kept: Kept | None = None) -> None:
         self._net = net
-        self._tensors: dict[str, Tensor] = dict(net.state_dict())
+        self._kept: Kept = {} if kept is None else kept
+        self._kept["weights"] = dict(net.state_dict())
         self._module: nn.Module | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return self._tensors if self._module is None else dict(self._module.state_dict())
+        return self._kept["weights"] if self._module is None else dict(self._module.state_dict())
 
     @tensors.setter
     def tensors(self, tensors: dict[str, Tensor]) -> None:
         if self._module is None:
-            self._tensors = tensors
+            self._kept["weights"] = tensors
         else:
             self._module.load_state_dict(tensors)
 
     def snapshot(self) -> dict[str, Tensor]:
         """The tensors as they are now, whatever is done to the module later."""
         if self._module is None:
-            return self._tensors
+            return self._kept["weights"]
         return {name: value.clone() for name, value in self.tensors.items()}
 
     @property
     def module(self) -> nn.Module:
         if self._module is None:
             module = copy.deepcopy(self._net)
-            module.load_state_dict(self._tensors)
+            module.load_state_dict(self._kept["weights"])
             self.module = module
         return self._module  # type: ignore[return-value]  # set just above
 
     @module.setter
     def module(self, module: nn.Module) -> None:
-        self._module, self._tensors = module, {}
+        self._module, self._kept["weights"] = module, {}
