@@ -38,7 +38,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
@@ -47,7 +46,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 from pfllib_loop import PFLlibLoop, can_run
 
 import main as framework
-from flcore.clients.localrule import LocalRule
 from flcore.trainmodel.build import build_model, known_model, split_head
 from utils.args import resolve_device
 from utils.dataset_utils import gather, save_file, separate_data, split_data
@@ -266,22 +264,17 @@ class Pass(NamedTuple):
 
 
 def passes(client: Any) -> Iterator[Pass]:
-    """All passes of one client's round, on its own batches and its present weights, to be run one by one.
-
-    While the head trains alone with the plain loss, the features are computed once, as they do not change.
-    """
-    hp = {**client.hp, "round": client.round}
+    """All passes of one client's round, on its own batches and its present weights, to be run one by one."""
+    hp = client.round_hp()
     params = {name: value.clone() for name, value in client.params.items()}
     x, y = client.data
     batches, draws = client.load_train_data(), client.draws()
-    for number, phase in enumerate(client.local_plan(hp)):
+    for number, phase in enumerate(client.phases(hp)):
         loss_of = phase.loss or client.local_loss
-        moving = {name: params[name].requires_grad_() for name in client.trainable if name.startswith(phase.moves)}
-        if not moving:
-            continue
-        features = None
-        if phase.moves == ("head.",) and loss_of is LocalRule.local_loss:
-            features = client.forward.in_batches(params, x)
+        moving = {name: params[name].requires_grad_() for name in client.moving(phase)}
+        inputs = batches
+        if phase.on_features:
+            inputs = batches.over(client.forward.in_batches(params, x))
             yield Pass("training", ("features", len(y)), partial(client.forward.in_batches, params, x))
         client.forward.set_training(phase.moves)
 
@@ -289,16 +282,10 @@ def passes(client: Any) -> Iterator[Pass]:
             loss = loss_of(client.forward, params, x, y, client.shared, state, hp)
             torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
 
-        def head_step(z: torch.Tensor, y: torch.Tensor, moving: Any = moving) -> None:
-            torch.autograd.grad(F.cross_entropy(client.forward.call("head", params, z), y), list(moving.values()))
-
-        for x_batch, y_batch in list(client._steps(batches, phase)):
+        for x_batch, y_batch in list(client._steps(inputs, phase)):
             drawn = client.local_draw(draws, client.forward, len(y_batch), hp)
             state = client.state | {name: value.to(client.device) for name, value in drawn.items()}
-            run = partial(step, x_batch, y_batch, state)
-            if features is not None:
-                run = partial(head_step, features[: len(y_batch)], y_batch)
-            yield Pass("training", (number, len(y_batch)), run)
+            yield Pass("training", (number, len(y_batch)), partial(step, x_batch, y_batch, state))
         for value in moving.values():
             value.requires_grad_(False)
     end = partial(client.local_end, client.forward, params, client.data, client.shared, client.state, hp)

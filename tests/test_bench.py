@@ -341,7 +341,7 @@ def test_a_mistake_exits_with_2_and_says_what_is_wrong(tmp_path, capsys, flags, 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert bench.main([*SMALL, "--out", str(tmp_path / "file" / "bench.json")]) == 2
+    assert bench.main([*SMALL, "--out", str(tmp_path / "file" / "bench.json")]) == 1
     assert "file" in capsys.readouterr().err
 
 

@@ -51,7 +51,7 @@ def test_an_unknown_data_set_is_refused_with_a_hint(run):
 
 
 def test_a_run_leaves_its_results_and_what_made_them(run, tmp_path):
-    done = run("-algo", "fedcpd", "-lam", "3", "-tsr", "0.5")
+    done = run("-algo", "fedcpd", "-lam", "3", "-vs", "9")
     assert done.returncode == 0, done.stderr
     assert "has no effect on FedCPD" in done.stdout and "no effect yet" in done.stdout
     assert "Best accuracy." in done.stdout and "Average time cost per round." in done.stdout

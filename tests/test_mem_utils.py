@@ -32,14 +32,16 @@ def test_the_peak_stays_after_the_memory_is_given_back():
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("linux", 3 * 1024), ("darwin", 3)])
-def test_units(monkeypatch, platform, expected):
+def test_units(monkeypatch, tmp_path, platform, expected):
+    monkeypatch.setattr(mem_utils, "STATUS", tmp_path / "none")
     usage = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=3))
     monkeypatch.setattr(mem_utils, "resource", usage)
     monkeypatch.setattr(mem_utils, "sys", SimpleNamespace(platform=platform))
     assert mem_utils.peak_memory()["resident"] == expected
 
 
-def test_cards_count_where_they_are_used(monkeypatch):
+def test_cards_count_where_they_are_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(mem_utils, "STATUS", tmp_path / "none")
     monkeypatch.setattr(mem_utils, "resource", None)
     assert torch.cuda.is_initialized() or mem_utils.peak_memory() == {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

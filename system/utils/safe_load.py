@@ -40,7 +40,7 @@ class _RefusedError(Exception):
 
 
 def _spend(size: int) -> None:
-    """Counts what a pickle makes: no more than there are bytes in it, since it might use the same ones many times."""
+    """Counts what a pickle makes out of its bytes, since it might use the same ones many times."""
     _left.set(_left.get() - size)
     if _left.get() < 0:
         raise _RefusedError("arrays that are larger than the file")
@@ -252,7 +252,7 @@ def _plain(value: object, done: dict[int, object]) -> object:
 
 
 def _unpickle(content: bytes, encoding: str = "ASCII") -> object:
-    _left.set(len(content))
+    _left.set(2 * len(content))  # twice: text that becomes bytes, which become an array (Python 3, protocol 2)
     try:
         return _plain(_Unpickler(io.BytesIO(content), encoding=encoding).load(), {})
     except (_RefusedError, MemoryError, EOFError):
