@@ -140,6 +140,15 @@ def test_flags_without_effect_are_told():
     assert describe_ignored(parse(parser, ["-algo", "FedRep"]), set()) == []
 
 
+def test_a_term_that_is_switched_off_is_told():
+    args = parse(make_parser(), ["-algo", "FedProx", "-mu", "0", "-lam", "0"])
+    assert describe_ignored(args, {"mu"}) == [
+        "note: -mu/--mu 0 switches a term of FedProx off",
+        "note: -lam/--lamda has no effect on FedProx",
+    ]
+    assert describe_ignored(parse(make_parser(), ["-algo", "FedProx", "-mu", "0.1"]), {"mu"}) == []
+
+
 def test_flags_that_do_nothing_yet_are_in_their_own_group():
     idle = {flag.short for flag in FLAGS if flag.group == IDLE}
     assert idle == set("-sfn -fd -vs -ml".split())

@@ -153,6 +153,15 @@ def test_participants_are_drawn_by_round_and_absent_ones_keep_their_heads(make_s
         assert torch.equal(client.params["head.weight"], head) == (client.id not in chosen[0])
 
 
+def test_who_joined_is_recorded(make_server):
+    server = make_server("FedAvg", "-jr", "0.5")
+    server.train()
+    assert [row.tolist() for row in server.records["rs_joined"]][-1] == [
+        int(client.id in server.uploaded_ids) for client in server.clients
+    ]
+    assert [row.sum() for row in server.records["rs_joined"]] == [2] * 3
+
+
 def test_at_least_one_client_joins_and_arrives(make_server):
     server = make_server("FedAvg", "-jr", "0.01", "-cdr", "0.9")
     server.train()

@@ -189,6 +189,7 @@ FLAGS = (
     Flag("-vs", "vocab_size", int, 80, IDLE, "vocabulary of a text data set", AT_LEAST_1),
     Flag("-ml", "max_len", int, 200, IDLE, "longest text", AT_LEAST_1),
 )
+WEIGHTS = {"lamda", "mu", "kl_weight"}  # of terms that make a method what it is
 OLD_SPELLINGS = {"-nb": "num_classes"}
 
 TRUE, FALSE = ("true", "1", "yes", "y", "on"), ("false", "0", "no", "n", "off")
@@ -269,12 +270,14 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 def describe_ignored(args: argparse.Namespace, used: set[str]) -> list[str]:
-    """One line for every typed flag that the chosen algorithm does not use or that does nothing yet.
+    """One line for every typed flag that the chosen algorithm does not use, that switches its own term off, or that
+    does nothing yet.
 
     `used` holds the names the algorithm uses, of the algorithm-specific table or added by an algorithm itself.
     """
     table = {flag.name: flag for flag in FLAGS}
-    notes = []
+    off = sorted(name for name in args.given & used & WEIGHTS if getattr(args, name) == 0)
+    notes = [f"note: {table[name].label} 0 switches a term of {args.algorithm} off" for name in off]
     for name in sorted(args.given - used):
         flag = table.get(name)
         if flag is None:  # added by an algorithm

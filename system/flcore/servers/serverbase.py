@@ -396,7 +396,8 @@ class Server(RoundLoop):
             self.progress.set_postfix_str(f"client {next(count)}/{len(self.selected_clients)}")
 
         self.train_or_restore(self.selected_clients, done)
-        self._record(rs_bytes_down=self.bytes_down)
+        joined = np.isin(np.arange(self.num_clients), [client.id for client in self.selected_clients])
+        self._record(rs_bytes_down=self.bytes_down, rs_joined=joined.astype(np.int8))
         if self.current_round % self.eval_gap == 0:
             self.score_training()
 
