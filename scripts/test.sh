@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Set-up, lint, format, types, then all tests: the quick ones first, the slow ones after them. Stops at the first failure.
+# Set-up, lint, format, types, then the tests: the quick ones first, the slow ones after them, with --all those that take
+# minutes each as well. Stops at the first failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,4 +17,8 @@ echo "== mypy"
 echo "== pytest, quick"
 "$bin/pytest" -n 2 --durations=10
 echo "== pytest, slow"
-"$bin/pytest" -n 2 -m slow --durations=10 || [ $? -eq 5 ] # 5: no test is marked slow
+"$bin/pytest" -n 2 -m slow --durations=10
+if [ "${1:-}" = --all ]; then
+    echo "== pytest, long"
+    "$bin/pytest" -n 2 -m long --durations=10
+fi

@@ -72,7 +72,7 @@ def test_clients_below_a_batch_and_without_any_sample(run, algorithm, capsys):
     assert "clients [0] have too few samples" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [line.name for line in registry.ALGORITHMS])
 def test_tiny_clients_with_every_algorithm(run, algorithm, generator_file):
     needs = ["--generator", str(generator_file), "-nd", "6"] if algorithm == "FedKTL" else []

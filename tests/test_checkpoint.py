@@ -119,7 +119,7 @@ def test_a_stopped_run_ends_like_one_that_was_not_and_with_other_means(make_serv
     assert everything(resumed) == everything(uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_a_run_stopped_in_any_round(make_server, start, algorithm, stop):
@@ -539,7 +539,7 @@ print(kills, number)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize("algorithm", ["FedCPD", "FedPA"])
 def test_runs_killed_at_random_moments_end_like_one_that_was_not(data_root, tmp_path, algorithm):

@@ -195,7 +195,7 @@ def test_scores_that_are_not_finite_are_no_hits(make_server):
 # ---- absent clients --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_a_client_that_vanishes_keeps_what_is_its_own_and_comes_back(make_server, hard, algorithm):
     server = make_server(algorithm, "-gr", "6", "-eg", "6", dataset=hard)
@@ -356,7 +356,7 @@ def test_attackers_are_drawn_anew_by_seed_and_repeat_but_not_by_method():
     assert sum(faults.chosen(10, 0.3, numpy_generator(0))) == 3  # although 0.3 * 10 is a little less than 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", NAMES)
 @pytest.mark.parametrize(
     ("attack", "aggregate"), [("signflip", "krum"), ("noise", "trimmed"), ("labelflip", "median"), ("noise", "mean")]

@@ -227,13 +227,13 @@ def test_mutated_files(tmp_path, kind):
     fuzz(tmp_path, kind, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_mutated_files(tmp_path, kind):
     fuzz(tmp_path, kind, 2000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mutated_generators(tmp_path):
     """The check of names must not break what it passes on; what torch then makes of the file is torch's."""
     whole = write_generator(tmp_path / "whole.pt").read_bytes()

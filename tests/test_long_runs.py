@@ -26,7 +26,7 @@ def resident():
     return int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 @pytest.mark.parametrize("algorithm", ["FedCPD", "FedRep"])
 def test_memory_files_and_threads_stay_level_over_500_rounds(make_server, tmp_path, algorithm):
@@ -58,7 +58,7 @@ def test_memory_files_and_threads_stay_level_over_500_rounds(make_server, tmp_pa
     assert len(list((tmp_path / "run.ckpt").iterdir())) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_runs_side_by_side_in_one_folder_do_not_disturb_each_other(data_root, tmp_path):
     """The same settings twice and other ones, all with checkpoints and states in the same folders."""
     words = [

@@ -111,6 +111,7 @@ def test_stacked_equals_the_loop(make_server, capsys, algorithm):
     assert "stacked:" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "flags"), [("FedCPD", ("-lbs", "5", "--cpd_width", "8")), ("FedCP", ("-ls", "2", "-ld", "-lbs", "3"))]
 )
@@ -120,6 +121,7 @@ def test_every_chunk_size_gives_the_same(make_server, capsys, algorithm, flags):
     assert "stacked:" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_batchnorm_moves_as_in_the_loop(make_server, capsys):
     server = make_server("FedRep", "-lbs", "4", "-lr", "0.001", dataset="Colour", model="ResNet18")
     server.current_round, server.selected_clients = 0, server.clients

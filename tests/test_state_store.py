@@ -69,12 +69,12 @@ def test_between_rounds_a_client_holds_its_own_part_only(make_server, algorithm,
     assert 4 * own + states <= held <= common + initial + 4 * own + states
 
 
-SLOW = pytest.mark.slow
+LONG = pytest.mark.long
 QUICK = ("FedALA", "FedCPD")
 
 
 @pytest.mark.parametrize(
-    "algorithm", [line.name if line.name in QUICK else pytest.param(line.name, marks=SLOW) for line in ALGORITHMS]
+    "algorithm", [line.name if line.name in QUICK else pytest.param(line.name, marks=LONG) for line in ALGORITHMS]
 )
 @pytest.mark.parametrize("executor", [LoopExecutor, ThreadsExecutor])
 def test_state_on_disk_changes_nothing(make_server, tmp_path, algorithm, executor):
