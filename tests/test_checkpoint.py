@@ -123,7 +123,7 @@ def test_a_stopped_run_ends_like_one_that_was_not_and_with_other_means(make_serv
 @pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_a_run_stopped_in_any_round(make_server, start, algorithm, stop):
-    flags = ("-gr", "4", "-nnc", "1", "-ften", "1", "-ab", "-tc", "3", "-ld", "-nc", "3")
+    flags = ("-gr", "4", "-nnc", "1", "-ften", "1", "-ab", "-tc", "5", "-ld", "-nc", "3")
     stopped = start(algorithm, *flags, executor=ThreadsExecutor(2), model="CNN")
     stop_in_round(stopped, stop)
     with pytest.raises(StoppedError):

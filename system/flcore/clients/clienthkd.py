@@ -48,7 +48,7 @@ class clientHKD(Client):
         if "prototypes" not in shared:
             return loss
         seen, features = shared["seen"], shared["prototypes"][:, : z.shape[1]]
-        predictions = shared["prototypes"][:, z.shape[1] :]
+        predictions = shared["prototypes"][:, z.shape[1] :].clamp_min(0)  # only an attack makes one negative
         log_probabilities = F.log_softmax(forward.call("head", params, features) / hp["tau"], dim=1)
         if hp["l2"]:
             by_class = distance(predictions, log_probabilities.exp())
