@@ -83,10 +83,11 @@ def _mean(values: Any) -> float:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Puts the repeats of one setting together, in the order in which they come."""
+    """Puts the repeats of one setting together, in the order in which they come; unfinished ones for themselves."""
     groups: dict[tuple[str, ...], Group] = {}
     for run in runs:
-        key = (str(run.path.parent), run.dataset, run.algorithm, run.goal, run.info.get("settings_digest", ""))
+        status = run.status if run.status != "finished" else ""
+        key = (str(run.path.parent), run.dataset, run.algorithm, run.goal, run.info.get("settings_digest", ""), status)
         groups.setdefault(key, Group(run.dataset, run.algorithm, run.goal, [])).runs.append(run)
     for group in groups.values():
         twins = [
@@ -262,7 +263,7 @@ def _flat(info: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 # What differs between any two runs, and what only repeats the settings.
 MOMENTARY = {"pid", "host", "start", "start_time", "end", "wall_time_s", "status", "repeat", "goal"}
-MOMENTARY |= {"peak_memory_bytes"}
+MOMENTARY |= {"process", "resumed", "peak_memory_bytes"}
 REPEATED = {"arguments", "given", "seed", "dataset", "algorithm", "settings_digest"}
 
 

@@ -16,7 +16,7 @@ from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
 from utils import data_utils, interrupt, privacy, result_utils
-from utils.args import ALGORITHM, FLAGS, describe_ignored, make_parser, parse, resolve_device
+from utils.args import ALGORITHM, FLAGS, describe_ignored, idle_flags, make_parser, parse, resolve_device
 from utils.checkpoint import Checkpoints
 from utils.errors import RunError, UsageError, report
 from utils.seeds import numpy_generator, seed_everything
@@ -35,7 +35,7 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
     algorithm = registry.find(args.algorithm)
     args.algorithm = algorithm.name
     server = servers[algorithm.name]
-    args.unused = frozenset({"unused"})  # names that do not belong to this run's settings
+    args.unused = frozenset({"unused"}) | idle_flags(args)  # names that do not belong to this run's settings
     if server.uses is not None:
         used = {*server.uses, *registry.own_flags(server), *privacy.heeded(server)}
         optional = {flag.name for flag in FLAGS if flag.group == ALGORITHM}.union(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from utils.args import FLAGS, IDLE, describe_ignored, make_parser, parse, resolve_device
+from utils.args import FLAGS, IDLE, describe_ignored, idle_flags, make_parser, parse, resolve_device
 from utils.errors import UsageError
 
 SYSTEM = Path(__file__).resolve().parents[1] / "system"
@@ -147,6 +147,17 @@ def test_a_term_that_is_switched_off_is_told():
         "note: -lam/--lamda has no effect on FedProx",
     ]
     assert describe_ignored(parse(make_parser(), ["-algo", "FedProx", "-mu", "0.1"]), {"mu"}) == []
+
+
+def test_a_flag_that_needs_another_is_told_and_makes_no_other_settings():
+    args = parse(make_parser(), ["-algo", "FedAvg", "--trim", "0.2", "--attack_rate", "0.3"])
+    assert describe_ignored(args, set()) == [
+        "note: --attack_rate has no effect without --attack",
+        "note: --trim has no effect without --aggregate",
+    ]
+    assert {"trim", "attack_rate"} <= idle_flags(args)
+    args = parse(make_parser(), ["--trim", "0.2", "--aggregate", "krum", "--attack_rate", "0.3", "--attack", "noise"])
+    assert describe_ignored(args, set()) == [] and not {"trim", "attack_rate"} & idle_flags(args)
 
 
 def test_flags_that_do_nothing_yet_are_in_their_own_group():

@@ -83,12 +83,20 @@ def test_nan_is_passed_over(tmp_path):
     assert (row["last A"], row["best A*"]) == ("25.00", "25.00 @5")
 
 
-def test_repeats_are_averaged_even_if_one_stopped_early(tmp_path):
+def test_repeats_are_averaged_even_if_one_broke_early(tmp_path):
+    one = make_run(tmp_path)
+    two = make_run(tmp_path, repeat=1, arrays={"rs_test_acc": [0.1, 0.4], "rs_round": [0, 5]})
+    [row] = cells(one, two)
+    assert row["algorithm"] == "FedAvg x2"
+    assert (row["last A"], row["best A*"], row["rounds"]) == ("30.00", "35.00 @5", "10")
+
+
+def test_an_unfinished_repeat_is_a_row_of_its_own(tmp_path):
     one = make_run(tmp_path)
     two = make_run(tmp_path, repeat=1, status="interrupted", arrays={"rs_test_acc": [0.1, 0.4], "rs_round": [0, 5]})
-    [row] = cells(one, two)
-    assert row["algorithm"] == "FedAvg x2 [interrupted]"
-    assert (row["last A"], row["best A*"], row["rounds"]) == ("30.00", "35.00 @5", "10")
+    rows = cells(one, two)
+    assert ["interrupted" in row["algorithm"] for row in rows] == [False, True]
+    assert [row["last A"] for row in rows] == ["20.00", "40.00"]
 
 
 def test_two_settings_of_one_algorithm_are_two_rows(tmp_path):

@@ -511,3 +511,11 @@ def test_read_data_then_delete(three_repeats, tmp_path, capsys):
 def test_run_json_tells_the_peak_memory(claim):
     files = finish(claim())
     assert json.loads(files.json.read_text())["peak_memory_bytes"]["resident"] > 2**20
+
+
+def test_what_a_killed_run_was_writing_is_swept(tmp_path):
+    half, other = tmp_path / ".Tiny_FedAvg_test_0.h5.4711", tmp_path / ".Tiny_FedAvg_test_1.h5.4711"
+    half.write_text("half")
+    other.write_text("half")  # of another repeat
+    claim_run(tmp_path, "Tiny", "FedAvg", "test", 0, {"lr": 1})
+    assert not half.exists() and other.exists()

@@ -189,6 +189,17 @@ FLAGS = (
     Flag("-vs", "vocab_size", int, 80, IDLE, "vocabulary of a text data set", AT_LEAST_1),
     Flag("-ml", "max_len", int, 200, IDLE, "longest text", AT_LEAST_1),
 )
+# flag -> the other flag, and the value of that one with which it does nothing
+NEEDS: dict[str, tuple[str, Any]] = {
+    "attack_rate": ("attack", "none"),
+    "attack_scale": ("attack", "none"),
+    "trim": ("aggregate", "mean"),
+    "proto_clip": ("proto_noise", 0),
+    "dp_delta": ("proto_noise", 0),
+    "state_cache": ("state_dir", ""),
+    "dlg_gap": ("dlg_eval", False),
+    "batch_num_per_client": ("dlg_eval", False),
+}
 WEIGHTS = {"lamda", "mu", "kl_weight"}  # of terms that make a method what it is
 OLD_SPELLINGS = {"-nb": "num_classes"}
 
@@ -269,6 +280,11 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     return args
 
 
+def idle_flags(args: argparse.Namespace) -> set[str]:
+    """The flags that do nothing because another one is off."""
+    return {name for name, (other, off) in NEEDS.items() if (getattr(args, other) or off) == off}
+
+
 def describe_ignored(args: argparse.Namespace, used: set[str]) -> list[str]:
     """One line for every typed flag that the chosen algorithm does not use, that switches its own term off, or that
     does nothing yet.
@@ -278,7 +294,9 @@ def describe_ignored(args: argparse.Namespace, used: set[str]) -> list[str]:
     table = {flag.name: flag for flag in FLAGS}
     off = sorted(name for name in args.given & used & WEIGHTS if getattr(args, name) == 0)
     notes = [f"note: {table[name].label} 0 switches a term of {args.algorithm} off" for name in off]
-    for name in sorted(args.given - used):
+    idle = args.given & idle_flags(args)
+    notes += [f"note: {table[name].label} has no effect without --{NEEDS[name][0]}" for name in sorted(idle)]
+    for name in sorted(args.given - used - idle):
         flag = table.get(name)
         if flag is None:  # added by an algorithm
             notes.append(f"note: --{name} has no effect on {args.algorithm}")

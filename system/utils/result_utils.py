@@ -6,6 +6,7 @@ that a reader never sees half of one.
 """
 
 import argparse
+import glob
 import hashlib
 import json
 import math
@@ -411,6 +412,9 @@ def claim_run(
             say(f"results: {h5} is finished with the same settings and is reused")
             files.info, files.reused = files.earlier, True
             return files
+        for partial in folder.glob(f".{glob.escape(h5.stem)}.*"):  # of a run that was killed while it wrote
+            if partial.is_file():
+                partial.unlink(missing_ok=True)
         if name != goal and not going_on:
             say(
                 f"results: the name '{goal}' belongs to another run; this one is named '{name}' (--reuse keeps a "

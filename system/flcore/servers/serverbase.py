@@ -191,6 +191,10 @@ class Server(RoundLoop):
         ):
             if any(who):
                 print(f"{kind}: clients {np.flatnonzero(who).tolist()}, {sum(who)} of {self.num_clients}")
+        if self.args.attack != "none" and not any(self.attackers):
+            print(
+                f"note: --attack_rate {self.args.attack_rate:g} of {self.num_clients} clients is nobody; all are honest"
+            )
         if any(self.attackers):
             self._record(rs_attackers=np.array(self.attackers, dtype=int))
         own = self.has_own_loop() or not self.clients[0].has_rule()
@@ -308,10 +312,10 @@ class Server(RoundLoop):
 
     def diverged(self, reason: str) -> RunError:
         """The error that ends a run whose numbers went wrong."""
+        left_out = f"Left out in this round: clients {sorted(self.left_out)}. " if self.left_out else ""
         return RunError(
-            f"training diverged in round {self.current_round}: {reason}. Left out in this round: clients "
-            f"{sorted(self.left_out)}. {self.last_checkpoint()}Try a smaller -lr than {self.learning_rate:g}. "
-            "The rounds before are in the result file"
+            f"training diverged in round {self.current_round}: {reason}. {left_out}{self.last_checkpoint()}"
+            f"Try a smaller -lr than {self.learning_rate:g}. What was recorded before is in the result file"
         )
 
     def last_checkpoint(self) -> str:
