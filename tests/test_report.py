@@ -195,7 +195,7 @@ def test_names_of_data_sets_may_hold_underscores(tmp_path, name, parts):
 @pytest.mark.parametrize("last", [float("nan"), float("inf"), 1.0])
 def test_a_diverged_run_is_marked(tmp_path, last):
     paths = [
-        make_run(tmp_path, arrays={"rs_train_loss": [float("nan"), 1.0]}),
+        make_run(tmp_path, arrays={"rs_train_loss": [float("nan"), 1.0]}, status="interrupted"),
         make_run(tmp_path, repeat=1, arrays={"rs_train_loss": [1.0, last]}, status="interrupted"),
     ]
     marks = "interrupted" if last == 1 else "diverged, interrupted"
