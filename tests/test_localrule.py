@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from flcore.clients.clientbase import Batches, micro_auc
@@ -231,6 +232,15 @@ def test_auc_by_hand():
     scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
     assert micro_auc(scores, torch.tensor([0, 1])) == pytest.approx(0.75)
     assert micro_auc(scores * float("nan"), torch.tensor([0, 1])) != micro_auc(scores, torch.tensor([0, 1]))
+
+
+def test_auc_is_that_of_scikit_learn_also_with_ties():
+    torch.manual_seed(0)
+    for classes in (2, 5):
+        scores, y = torch.randn(40, classes).round(decimals=1), torch.randint(classes, (40,))
+        hot = torch.nn.functional.one_hot(y, classes)
+        expected = roc_auc_score(hot.ravel().numpy(), scores.ravel().numpy())
+        assert micro_auc(scores, y) == pytest.approx(expected, abs=1e-12)
 
 
 def test_extra_modules_do_not_move_the_global_generator():

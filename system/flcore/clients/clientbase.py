@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
@@ -269,11 +269,16 @@ class Client(LocalRule):
 
 
 def micro_auc(scores: Tensor, y: Tensor) -> float:
-    """AUC over all (sample, class) pairs of ``scores`` (n, C) against labels ``y`` (n); nan where undefined."""
+    """AUC over all (sample, class) pairs of ``scores`` (n, C) against labels ``y`` (n); nan where undefined.
+
+    From the sum of the true pairs' ranks (Mann and Whitney, 1947); the number of sklearn's roc_auc_score, but faster.
+    """
     if len(y) == 0 or scores.shape[1] < 2 or not bool(scores.isfinite().all()):
         return float("nan")
-    hot = nn.functional.one_hot(y, scores.shape[1])
-    return float(roc_auc_score(np.asarray(hot.cpu()).ravel(), np.asarray(scores.cpu()).ravel()))
+    true, pairs = len(y), scores.numel()
+    ranks = rankdata(np.asarray(scores.cpu())).reshape(scores.shape)  # ties get their mean
+    above = ranks[np.arange(true), np.asarray(y.cpu())].sum() - true * (true + 1) / 2
+    return float(above / (true * (pairs - true)))
 
 
 def save_item(item: Any, path: Path) -> None:
