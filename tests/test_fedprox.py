@@ -89,6 +89,18 @@ def test_fedper_with_nothing_personal_is_fedavg_bit_for_bit(make_server, monkeyp
     assert same_tensors(per.global_params, avg.global_params) and per.rs_test_acc == avg.rs_test_acc
 
 
+def test_fedrep_with_nothing_personal_is_fedavg_bit_for_bit(make_server, monkeypatch):
+    """An empty head phase draws nothing either, so that the extractor's batches are FedAvg's."""
+    server, avg = make_server("FedRep"), make_server("FedAvg")
+    first, second = type(server.clients[0]).local_plan({"plocal_epochs": 1, "local_epochs": 1})
+    plan = [first._replace(moves=("none.",)), second._replace(moves=("base.", "head."))]
+    monkeypatch.setattr(type(server.clients[0]), "local_plan", staticmethod(lambda hp: plan))
+    monkeypatch.setattr(type(server), "shares", ("base.", "head."))
+    server.train()
+    avg.train()
+    assert same_tensors(server.global_params, avg.global_params)
+
+
 def test_fedper_absent_clients_keep_their_heads_and_are_scored(make_server):
     server = make_server("FedPer", "-gr", "2", model="DNN")
     heads = [client.params["head.weight"] for client in server.clients]
