@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRul
 from flcore.trainmodel.weights import Kept, Weights
 from utils import privacy
 from utils.data_utils import read_client_tensors
+from utils.result_utils import write_in_place
 from utils.seeds import torch_generator
 
 
@@ -283,10 +283,8 @@ def micro_auc(scores: Tensor, y: Tensor) -> float:
 
 def save_item(item: Any, path: Path) -> None:
     """Saves tensors, containers of them, or a module's state, never a pickled object; complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(copy.copy(item.state_dict()) if isinstance(item, nn.Module) else item, partial)
-    partial.replace(path)
+    with write_in_place(path) as partial:
+        torch.save(copy.copy(item.state_dict()) if isinstance(item, nn.Module) else item, partial)
 
 
 def load_item(path: Path, device: Any) -> Any:

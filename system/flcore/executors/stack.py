@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-Tensors = dict[str, Tensor]
+from flcore.clients.localrule import Tensors
 
 
 def stack(clients: Sequence[Tensors]) -> Tensors:

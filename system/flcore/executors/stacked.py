@@ -30,9 +30,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from flcore.clients.clientbase import Batches
-from flcore.clients.localrule import LocalRule, Phase, sgd_step
+from flcore.clients.localrule import LocalRule, Phase, Tensors, sgd_step
 from flcore.executors.loop import LoopExecutor, named, train_one
-from flcore.executors.stack import Tensors, schedule, stack, unstack
+from flcore.executors.stack import schedule, stack, unstack
 
 Member = tuple[Any, Batches]  # a client and its mini-batches of this round
 

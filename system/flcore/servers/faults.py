@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flcore.clients.localrule import Tensors
 from flcore.trainmodel.weights import Weights
-
-Tensors = dict[str, Tensor]
 
 # A nominal device, so that simulated time depends on the settings alone and not on the machine.
 SAMPLES_PER_SECOND = 1000.0  # trained; each epoch of each phase counts

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-Tensors = dict[str, Tensor]
+from flcore.clients.localrule import Tensors
 
 
 def robust_mean(stacks: Tensors, how: str, trim: float) -> Tensors:
