@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
@@ -276,9 +275,10 @@ def micro_auc(scores: Tensor, y: Tensor) -> float:
     if len(y) == 0 or scores.shape[1] < 2 or not bool(scores.isfinite().all()):
         return float("nan")
     true, pairs = len(y), scores.numel()
-    ranks = rankdata(np.asarray(scores.cpu())).reshape(scores.shape)  # ties get their mean
-    above = ranks[np.arange(true), np.asarray(y.cpu())].sum() - true * (true + 1) / 2
-    return float(above / (true * (pairs - true)))
+    ordered = np.sort(np.asarray(scores.cpu()), axis=None)
+    own = np.asarray(scores.gather(1, y[:, None]).cpu())
+    ranks = (np.searchsorted(ordered, own, "left") + np.searchsorted(ordered, own, "right") + 1) / 2  # ties: their mean
+    return float((ranks.sum() - true * (true + 1) / 2) / (true * (pairs - true)))
 
 
 def save_item(item: Any, path: Path) -> None:

@@ -50,9 +50,17 @@ class Forward:
     Args:
         net: module with children ``base`` and ``head``; personal extra modules may sit beside them.
         sample: one input (1, ...), for the dry run that finds the feature maps.
+
+    Raises:
+        ValueError: a parameter has two names, so that training one of them would leave the other behind.
     """
 
     def __init__(self, net: nn.Module, sample: Tensor) -> None:
+        names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
+        if tied := set(names).difference(name for name, _ in net.named_parameters()):
+            raise ValueError(
+                f"the network's {', '.join(sorted(tied))} are tied to other parameters; give them their own"
+            )
         self.net: Any = net
         self._maps: list[Tensor] | None = None
         self.channels: list[int] = []
@@ -84,12 +92,14 @@ class Forward:
 
     def call(self, name: str, params: Tensors, *args: Any) -> Any:
         """Runs the submodule ``name`` on its slice of ``params``."""
-        return functional_call(self.net.get_submodule(name), subset(params, name + "."), args)
+        return functional_call(self.net.get_submodule(name), subset(params, name + "."), args, tie_weights=False)
 
     def set_training(self, moves: tuple[str, ...]) -> None:
         """Training mode for the parts that move, evaluation mode for the fixed ones (their BatchNorm stays still)."""
         for name, child in self.net.named_children():
-            child.train(any(f"{name}.".startswith(prefix) or prefix.startswith(f"{name}.") for prefix in moves))
+            mode = any(f"{name}.".startswith(prefix) or prefix.startswith(f"{name}.") for prefix in moves)
+            if child.training != mode:
+                child.train(mode)
 
     def in_batches(self, params: Tensors, x: Tensor) -> Tensor:
         """z of all samples in ``x`` (n, ...) in evaluation mode, without gradient: (n, K)."""

@@ -20,6 +20,7 @@ class PrototypeServer(Server):
 
     uploads_prototypes = True
     remembers: tuple[str, ...] = ("prototypes", "seen")
+    means_only = ("",)
     weighting = "uniform"  # over the clients that hold a class; or "count", by their samples of it
     prototypes: Tensor | None = None
     seen: Tensor | None = None

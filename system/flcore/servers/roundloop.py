@@ -122,18 +122,16 @@ class RoundLoop:
     def collect(self) -> None:
         """Takes the uploads of the participants that were not dropped."""
         active = self.active_clients()
-        self.take(active, [client.message(self.shares) for client in active])
+        uploads = [client.message(self.shares) for client in active]
+        self.take(active, uploads)
+        self.bytes_up = sum(map(message_bytes, uploads))
 
     def take(self, clients: list[Any], uploads: list[Tensors]) -> None:
-        """Keeps the clients' uploads for the aggregation, with weights n_i / sum of n_j over them.
-
-        A client that made no step, for want of samples, sends back what it got: it weighs nothing.
-        """
-        samples = [client.train_samples if client.train_loss[1] else 0 for client in clients]
+        """Keeps the clients' uploads for the aggregation, with weights n_i / sum of n_j over them."""
+        samples = [samples_trained(client) for client in clients]
         self.uploaded_ids = [client.id for client in clients]
         self.uploaded_weights = [number / max(sum(samples), 1) for number in samples]
         self.uploaded_models: list[Any] = uploads
-        self.bytes_up = sum(map(message_bytes, uploads))
 
     def active_clients(self) -> list[Any]:
         """The participants of this round whose upload arrives; at least one."""
@@ -159,18 +157,29 @@ def share_of(number: int, share: float) -> int:
     return max(1, int(number * share + 1e-9))
 
 
+def samples_trained(client: Any) -> int:
+    """n_i: a client that made no step, for want of samples, sends back what it got and weighs nothing."""
+    return client.train_samples if client.train_loss[1] else 0
+
+
 def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
-    """Weighted mean of the named tensors over messages; whole numbers (BatchNorm's counters) take the maximum."""
-    mean = {}
-    for name in names:
-        first, *others = (message[name] for message in messages)
-        if first.is_floating_point():
-            mean[name] = first * weights[0]
-            for value, weight in zip(others, weights[1:], strict=True):
-                mean[name].add_(value, alpha=weight)
-        else:
-            mean[name] = torch.stack([first, *others]).amax(0)
+    """Weighted mean of the named tensors over messages; the weights sum to 1."""
+    mean: Tensors = {}
+    for message, weight in zip(messages, weights, strict=True):
+        add_weighted(mean, names, message, weight)
     return mean
+
+
+def add_weighted(total: Tensors, names: list[str], message: Tensors, weight: float) -> None:
+    """Adds ``weight`` times the named tensors to ``total``; whole numbers (BatchNorm's counters) take the maximum."""
+    for name in names:
+        value = message[name]
+        if not value.is_floating_point():
+            total[name] = torch.maximum(total.get(name, value), value)
+        elif name in total:
+            total[name].add_(value, alpha=weight)
+        else:
+            total[name] = value * weight
 
 
 def message_bytes(message: Tensors) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ from tqdm import tqdm
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
 from flcore.servers import dlg, faults
+from flcore.servers.intake import Intake
 from flcore.servers.robust import robust_mean, robust_prototypes
-from flcore.servers.roundloop import RoundLoop, message_bytes, share_of
+from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from utils import interrupt, privacy
 from utils.data_utils import read_client_tensors
 from utils.errors import RunError, UsageError
 from utils.result_utils import write_h5
-from utils.seeds import numpy_generator, torch_generator
+from utils.seeds import numpy_generator
 
 
 class Server(RoundLoop):
@@ -56,6 +57,8 @@ class Server(RoundLoop):
         "Budget",
     )
     checkpoints: Any = None  # writes them between rounds, and resumes
+    # prefixes of the weights of which an `aggregate_parameters` of the class's own reads the mean alone; None: not said
+    means_only: tuple[str, ...] | None = None
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
@@ -87,7 +90,6 @@ class Server(RoundLoop):
         if args.attack != "none":
             draw = numpy_generator(args.seed, times, "attackers")
             self.attackers = faults.chosen(self.num_clients, args.attack_rate, draw)
-        self.left_out: set[int] = set()  # clients of this round with values that are not finite
         self.uploaded_ids: list[int] = []
         self.uploaded_weights: list[float] = []
         self.uploaded_models: list[Any] = []
@@ -99,9 +101,7 @@ class Server(RoundLoop):
         self.privacy = privacy.guarantee(args, self)  # of --proto_noise
         self.last_after: dict[int, float] = {}  # round -> accuracy at B
         self.bytes_down = self.bytes_up = 0
-        self.simulated_seconds = 0.0  # of this round
-        self.late: list[int] = []  # clients over the limit of -ts in this round
-        self.before: dict[int, faults.Moment] = {}  # what this round's clients had before they trained
+        self._intake: Intake | None = None
         self.Budget: list[float] = []
 
     @classmethod
@@ -270,8 +270,7 @@ class Server(RoundLoop):
     def _collect_modules(self) -> None:
         active = self.active_clients()
         sound = [client for client in active if faults.is_finite(client.model.state_dict().values())]
-        self.leave_out([client for client in active if client not in sound], "weights")
-        self.left_out.clear()  # its own loop keeps no records
+        self.intake.leave_out([client for client in active if client not in sound], "weights")
         if not sound:
             raise self.diverged("no upload is finite")
         total = sum(client.train_samples for client in sound)
@@ -279,40 +278,34 @@ class Server(RoundLoop):
         self.uploaded_weights = [client.train_samples / total for client in sound]
         self.uploaded_models = [client.model for client in sound]
 
-    # ---- faulty participants -----------------------------------------------------------------------------------------
+    # ---- uploads ----------------------------------------------------------------------------------------------------
 
-    def train_or_restore(self, clients: list[Any], done: Callable[[], object]) -> list[Any]:
-        """Trains the clients. One that comes out with values that are not finite is left out of this round and gets
-        back what it had before; returned are the others, at least one.
-        """
-        self.before = {client.id: faults.moment(client) for client in clients}
-        self.executor.train(clients, done)
-        bad = [client for client in clients if not faults.is_sound(client)]
-        self.leave_out(bad, "training loss or weights")
-        if len(bad) == len(clients):
-            raise self.diverged("no participant is left")
-        return [client for client in clients if client.id not in self.left_out]
+    @property
+    def intake(self) -> Intake:
+        """What has come of this round's participants."""
+        if self._intake is None or self._intake.round != self.current_round:
+            self._intake = Intake(self)
+        return self._intake
 
-    def leave_out(self, clients: list[Any], what: str) -> None:
-        """Says which clients are left out because of ``what``, and restores those that trained in `train_or_restore`.
+    def reads_mean_of(self) -> tuple[str, ...]:
+        """Prefixes of the weights of which `aggregate_parameters` needs the mean alone, not every client's upload."""
+        if self.means_only is None:
+            return ("",) if type(self).aggregate_parameters is Server.aggregate_parameters else ()
+        return self.means_only
 
-        Raises:
-            RunError: with ``--on_nan stop``.
-        """
-        if not clients:
-            return
-        ids = [client.id for client in clients]
-        if self.args.on_nan == "stop":
-            raise self.diverged(f"{what} of clients {ids} not finite (--on_nan stop)")
-        for client in clients:
-            if client.id in self.before:
-                faults.restore(client, self.before[client.id])
-        self.left_out.update(ids)
-        tqdm.write(f"round {self.current_round}: clients {ids} left out, their {what} are not finite")
+    def collect(self) -> None:
+        """Takes the uploads that arrive in time and are finite; see `Intake`."""
+        waiting = [client for client in self.selected_clients if client.id not in self.intake.seen]
+        self.intake.accept(waiting)
+        if not self.intake.clients and not self.intake.late:
+            raise self.diverged("no upload is finite")
+        self.take(self.intake.clients, self.intake.uploads)
+        self.bytes_up = self.intake.bytes
 
     def diverged(self, reason: str) -> RunError:
         """The error that ends a run whose numbers went wrong."""
-        left_out = f"Left out in this round: clients {sorted(self.left_out)}. " if self.left_out else ""
+        out = sorted(self.intake.left_out)
+        left_out = f"Left out in this round: clients {out}. " if out else ""
         return RunError(
             f"training diverged in round {self.current_round}: {reason}. {left_out}{self.last_checkpoint()}"
             f"Try a smaller -lr than {self.learning_rate:g}. What was recorded before is in the result file"
@@ -323,39 +316,10 @@ class Server(RoundLoop):
         latest = self.checkpoints.latest if self.checkpoints else None
         return "" if latest is None else f"The last checkpoint holds {latest} rounds (--resume). "
 
-    def collect(self) -> None:
-        """Takes the uploads that arrive in time and are finite, as attackers have left them.
-
-        Also sets the simulated duration of the round: the slowest client's, at most the limit of ``-ts``.
-        """
-        active = [client for client in self.active_clients() if client.id not in self.left_out]
-        uploads = {client.id: self.upload_of(client) for client in active}
-        bad = [client for client in active if not faults.is_finite(uploads[client.id].values())]
-        self.leave_out(bad, "uploads")
-        if len(bad) == len(active):
-            raise self.diverged("no upload is finite")
-        received = message_bytes(self.last_message)
-        seconds = {
-            client.id: faults.simulated_seconds(client, received + message_bytes(uploads[client.id]))
-            for client in active
-        }
-        limit = self.time_threthold if self.time_select else float("inf")
-        self.late = [client.id for client in active if seconds[client.id] > limit]
-        self.simulated_seconds = min(max(seconds.values()), limit)
-        taken = [client for client in active if client not in bad and client.id not in self.late]
-        self.take(taken, [uploads[client.id] for client in taken])
-
-    def upload_of(self, client: Any) -> Tensors:
-        """What reaches the server from a client."""
-        upload: Tensors = client.message(self.shares)
-        if self.args.attack not in ("signflip", "noise") or not self.attackers[client.id]:
-            return upload
-        draw = torch_generator(self.args.seed, self.times, self.current_round, client.id, "attack")
-        return faults.attacked(upload, client.shared, self.args.attack, self.args.attack_scale, draw)
-
     def combine(self, names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
         if self.args.aggregate == "mean" or not names:
-            return super().combine(names, messages, weights)
+            added = self.intake.means(names)
+            return added | super().combine([name for name in names if name not in added], messages, weights)
         trained = [message for message, weight in zip(messages, weights, strict=True) if weight]
         stacks = {name: torch.stack([message[name] for message in trained]) for name in names}
         return robust_mean(stacks, self.args.aggregate, self.args.trim)
@@ -381,7 +345,7 @@ class Server(RoundLoop):
 
     def _between_rounds(self, done: int) -> None:
         if done < self.global_rounds:  # the last uploads stay for whoever looks at the end
-            self.uploaded_models = []
+            self.uploaded_models, self._intake = [], None
         for client in self.selected_clients:
             if client.has_rule():
                 client.release()
@@ -399,11 +363,24 @@ class Server(RoundLoop):
             self._check_interrupt()
             self.progress.set_postfix_str(f"client {next(count)}/{len(self.selected_clients)}")
 
-        self.train_or_restore(self.selected_clients, done)
+        scored = self.current_round % self.eval_gap == 0
+        after: list[float] = []  # accuracies at B
+        parts = self.intake.parts(self.selected_clients)
+        for number, part in enumerate(parts, 1):
+            self.intake.train(part, done)
+            if scored:
+                _, samples, correct, _ = self._test(part)
+                after.extend(per_client(correct, samples))
+            if number < len(parts):
+                self.intake.accept(part)
+                for client in part:
+                    client.release()
+        if self.intake.left_out.issuperset(client.id for client in self.selected_clients):
+            raise self.diverged("no participant is left")
         joined = np.isin(np.arange(self.num_clients), [client.id for client in self.selected_clients])
         self._record(rs_bytes_down=self.bytes_down, rs_joined=joined.astype(np.int8))
-        if self.current_round % self.eval_gap == 0:
-            self.score_training()
+        if scored:
+            self.score_training(after)
 
     def end_round(self) -> None:
         if broken := faults.not_finite(self):
@@ -412,14 +389,12 @@ class Server(RoundLoop):
         self._record(
             rs_bytes_up=self.bytes_up,
             rs_seconds=self.Budget[-1],
-            rs_simulated_seconds=self.simulated_seconds,
-            rs_left_out=len(self.left_out),
-            rs_late=len(self.late),
+            rs_simulated_seconds=self.intake.seconds,
+            rs_left_out=len(self.intake.left_out),
+            rs_late=len(self.intake.late),
         )
-        for i in sorted(self.left_out):
+        for i in sorted(self.intake.left_out):
             self._record(rs_left_out_clients=(self.current_round, i))
-        self.left_out.clear()
-        self.before.clear()
         self.progress.update()
         if self.current_round % self.eval_gap == 0:
             last = {name: values[-1] for name, values in self.records.items() if len(values)}
@@ -428,7 +403,11 @@ class Server(RoundLoop):
                 f" | A {self.rs_test_acc[-1]:.4f} ± {last['rs_test_std']:.4f}"
                 f" | B {last['rs_test_acc_after']:.4f} | train loss {shown(self.rs_train_loss[-1])}"
                 f" | {(self.bytes_down + self.bytes_up) / 1e6:.2f} MB | {self.Budget[-1]:.1f} s"
-                + (f" | simulated {self.simulated_seconds:.1f} s, {len(self.late)} late" if self.shows_time() else "")
+                + (
+                    f" | simulated {self.intake.seconds:.1f} s, {len(self.intake.late)} late"
+                    if self.shows_time()
+                    else ""
+                )
             )
         self.save_results()
 
@@ -482,11 +461,10 @@ class Server(RoundLoop):
         )
         self.save_results()
 
-    def score_training(self) -> None:
-        """Point B: participants after local training, the others as they were at A."""
+    def score_training(self, after: list[float]) -> None:
+        """Point B: participants with their accuracies after local training, the others as they were at A."""
         accuracy = self.records["rs_client_acc"][-1].copy()
-        ids, samples, correct, _ = self._test(self.selected_clients)
-        accuracy[ids] = per_client(correct, samples)
+        accuracy[[client.id for client in self.selected_clients]] = after
         sizes = np.array([client.test_samples for client in self.clients])
         micro = ratio(float(np.nansum(accuracy * sizes)), sizes.sum())
         self._record(rs_client_acc_after=accuracy, rs_test_acc_after=micro)

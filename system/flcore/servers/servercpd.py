@@ -24,6 +24,7 @@ class FedCPD(Server, RoundLoop):
     uploads_prototypes = True
     keeps = "head, attention and fusion modules, previous extractor"
     remembers = ("prototypes", "seen")
+    means_only = ("",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

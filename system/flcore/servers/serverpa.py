@@ -38,6 +38,7 @@ class FedPA(PrototypeServer):
     sends = "all weights, class prototypes; down: generator"
     keeps = "nothing"
     remembers = ("generator", "optimizer")
+    means_only = ("base.",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

@@ -1,0 +1,130 @@
+"""A round's participants on their way from training to the aggregation: who is left out, who is late, what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from tqdm import tqdm
+
+from flcore.clients.localrule import Tensors
+from flcore.servers import faults
+from flcore.servers.roundloop import add_weighted, message_bytes, samples_trained
+from utils.seeds import torch_generator
+
+# Bytes of trained weights that wait for their aggregation, by the type of device; at least `SMALLEST_PART` clients.
+WAITING = {"cpu": 2**28, "cuda": 2**32}
+SMALLEST_PART = 16
+
+
+class Intake:
+    """
+    Where the server needs no more of some weights than their mean, a large round comes in parts: the uploads of one are
+    added up and its clients' trained weights released before the next one trains, so that a thousand clients do not
+    need a thousand models in memory.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self.server, self.round = server, server.current_round
+        self.left_out: set[int] = set()  # clients with values that are not finite
+        self.late: list[int] = []  # over the limit of -ts
+        self.seconds = 0.0  # simulated: the slowest client's, at most the limit
+        self.before: dict[int, faults.Moment] = {}  # what clients had before they trained
+        self.seen: set[int] = set()  # whose upload was looked at, arrived or not
+        self.clients: list[Any] = []  # whose upload is taken
+        self.uploads: list[Tensors] = []
+        self.bytes = 0
+        self.added: list[str] = []  # names of weights that are added up at once
+        self.sums: Tensors = {}  # of n_i times the weights
+        self.samples = 0  # of the clients in `sums`
+
+    def parts(self, clients: list[Any]) -> list[list[Any]]:
+        """The round's participants in parts of a bounded size, or in one if the server reads every upload."""
+        server = self.server
+        whole = server.args.aggregate != "mean" or server.dlg_eval or not all(client.has_rule() for client in clients)
+        names = () if whole else [name for name in server.shared_weights() if name.startswith(server.reads_mean_of())]
+        if not names:
+            return [clients]
+        one = sum(server.global_params[name].nbytes for name in names)
+        size = max(SMALLEST_PART, WAITING.get(server.device.type, WAITING["cpu"]) // one)
+        parts = [clients[start : start + size] for start in range(0, len(clients), size)]
+        self.added = names if len(parts) > 1 else []
+        return parts
+
+    def train(self, clients: list[Any], done: Callable[[], object]) -> list[Any]:
+        """Trains the clients. One that comes out with values that are not finite is left out of this round and gets
+        back what it had before; returned are the others.
+        """
+        self.before = {client.id: faults.moment(client) for client in clients}
+        self.server.executor.train(clients, done)
+        self.leave_out([client for client in clients if not faults.is_sound(client)], "training loss or weights")
+        return [client for client in clients if client.id not in self.left_out]
+
+    def leave_out(self, clients: list[Any], what: str) -> None:
+        """Says which clients are left out because of ``what``, and restores those that have just trained.
+
+        Raises:
+            RunError: with ``--on_nan stop``.
+        """
+        if not clients:
+            return
+        ids = [client.id for client in clients]
+        if self.server.args.on_nan == "stop":
+            raise self.server.diverged(f"{what} of clients {ids} not finite (--on_nan stop)")
+        for client in clients:
+            if client.id in self.before:
+                faults.restore(client, self.before[client.id])
+        self.left_out.update(ids)
+        tqdm.write(f"round {self.server.current_round}: clients {ids} left out, their {what} are not finite")
+
+    @cached_property
+    def arriving(self) -> set[int]:
+        """Clients whose upload is not dropped."""
+        return {client.id for client in self.server.active_clients()}
+
+    def accept(self, clients: list[Any]) -> None:
+        """Takes those uploads of the trained ``clients`` that arrive, in time and with finite values."""
+        server, bad = self.server, []
+        received = message_bytes(server.last_message)
+        limit = server.time_threthold if server.time_select else float("inf")
+        self.seen.update(client.id for client in clients)
+        for client in clients:
+            if client.id in self.left_out or client.id not in self.arriving:
+                continue
+            upload = self.upload_of(client)
+            size = message_bytes(upload)
+            seconds = faults.simulated_seconds(client, received + size)
+            self.seconds = max(self.seconds, min(seconds, limit))
+            if not faults.is_finite(upload.values()):
+                bad.append(client)
+            elif seconds > limit:
+                self.late.append(client.id)
+            else:
+                self.bytes += size
+                self.clients.append(client)
+                self.uploads.append(self._add(client, upload) if self.added else upload)
+        self.leave_out(bad, "uploads")
+
+    def _add(self, client: Any, upload: Tensors) -> Tensors:
+        """Adds up the weights of which only the mean is needed; returns the rest of the upload."""
+        add_weighted(self.sums, self.added, upload, samples_trained(client))
+        self.samples += samples_trained(client)
+        return {name: value for name, value in upload.items() if name not in self.added}
+
+    def means(self, names: list[str]) -> Tensors:
+        """Those of the named weights that were added up, as means by n_i."""
+        return {
+            name: self.sums[name] / self.samples if self.sums[name].is_floating_point() else self.sums[name]
+            for name in names
+            if name in self.sums
+        }
+
+    def upload_of(self, client: Any) -> Tensors:
+        """What reaches the server from a client, as an attacker has left it."""
+        server = self.server
+        upload: Tensors = client.message(server.shares)
+        if server.args.attack not in ("signflip", "noise") or not server.attackers[client.id]:
+            return upload
+        draw = torch_generator(server.args.seed, server.times, server.current_round, client.id, "attack")
+        return faults.attacked(upload, client.shared, server.args.attack, server.args.attack_scale, draw)
