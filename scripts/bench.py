@@ -57,6 +57,7 @@ from utils.seeds import numpy_generator, seed_everything
 REPO = Path(__file__).resolve().parents[1]
 STAND_IN, PFLLIB = "pfllib-loop", "pfllib"  # beside the executors' own names
 MADE_UP = "made-up data"
+ROUNDS = 200  # of the FedCPD paper's runs, for the projection
 WIDTHS = (16, 32, 64)  # of FedCPD's fusion
 CLIENTS, EPOCHS = (10, 100, 1000), (1, 2, 4)  # of the scaling tables
 
@@ -168,10 +169,11 @@ class Ours:
     def _timed_train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
         started = synchronized(self.args.device)
         self._train(clients, done)
-        self.training = synchronized(self.args.device) - started
+        self.training += synchronized(self.args.device) - started  # a large round comes in parts
 
     def round(self) -> Timing:
         torch.set_num_threads(self.args.num_threads)
+        self.training = 0.0
         self.server.train()
         self.number += 1
         return Timing(self.server.Budget[-1], self.training)
@@ -430,6 +432,7 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
         line["times_faster_than"] = {
             other.contestant.executor: ratio(other.seconds, one.seconds) for other in others if other is not one
         }
+        line["projected_hours"] = ROUNDS * line["median_seconds"] / 3600
         if one.contestant.algorithm in samples:
             line["samples_per_second"] = samples[one.contestant.algorithm] / line["median_seconds"]
         if isinstance(one.contestant, Ours):
@@ -443,14 +446,16 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
             )
         found.append(line)
     names = list(dict.fromkeys(line["executor"] for line in found))
+    titles = ["algorithm", "executor", "s / round", "lowest - highest", f"{ROUNDS} rounds", "samples / s"]
     print_table(
-        ["algorithm", "executor", "s / round", "lowest - highest", "samples / s", *(f"x {name}" for name in names)],
+        [*titles, *(f"x {name}" for name in names)],
         [
             [
                 line["algorithm"],
                 line["executor"],
                 short(line["median_seconds"]),
                 f"{short(min(line['seconds']))} - {short(max(line['seconds']))}",
+                f"{short(line['projected_hours'])} h",
                 short(line["samples_per_second"]) if "samples_per_second" in line else "",
                 *(short(line["times_faster_than"][n]) if n in line["times_faster_than"] else "" for n in names),
             ]

@@ -285,6 +285,7 @@ def test_a_run_leaves_numbers_and_a_picture(tmp_path, capsys):
     ours, theirs, _ = result["rounds"]
     assert ours["times_faster_than"]["pfllib-loop"] == theirs["seconds"][0] / ours["seconds"][0]
     assert ours["threads"] >= 1 and ours["share_of_peak"] > 0
+    assert ours["projected_hours"] == pytest.approx(200 / 3600 * ours["median_seconds"])
     printed = capsys.readouterr().out
     assert "does not know FedProx" in printed and "turn 1/1" in printed and "| FedAvg | threads |" in printed
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import same_tensors
 
-from flcore.executors.loop import LoopExecutor
+from flcore.executors.loop import LoopExecutor, units
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
@@ -55,3 +55,30 @@ def test_a_failure_after_training_together_names_its_client(make_server):
     with pytest.raises(RuntimeError) as error:
         server.train()
     assert "client 1 in round 0" in "".join(error.value.__notes__)
+
+
+@pytest.mark.parametrize("executor", [LoopExecutor(), ThreadsExecutor(2)], ids=["loop", "threads"])
+def test_small_clients_with_the_same_weights_are_scored_together(make_server, executor):
+    server = make_server("FedAvg", "-gr", "1", model="DNN")
+    server.train()
+    clients = server.clients  # 9, 8, 6, 5 test samples
+    assert units(clients) == [clients] and units(clients[:2]) == [clients[:2]]
+    together = executor.test(clients)
+    for client, (correct, number, auc) in zip(clients, together, strict=True):
+        assert (correct, number) == client.test_metrics()[:2] and auc == pytest.approx(
+            client.test_metrics()[2], abs=1e-6
+        )
+    executor.train(clients, lambda: None)
+    assert units(clients) == [[client] for client in clients]
+
+
+def test_clients_are_not_scored_together_where_that_could_change_something(make_server, monkeypatch):
+    personal = make_server("FedRep", "-gr", "1", model="DNN")
+    personal.train()
+    assert len(units(personal.clients)) == 4
+    common = make_server("FedAvg", "-gr", "0", model="DNN")
+    common.train()
+    common.clients[1].test_samples = 60
+    assert [len(unit) for unit in units(common.clients)] == [1, 1, 2]  # 9 + 60 are too many
+    monkeypatch.setattr(type(common.clients[0]), "test_metrics", lambda self: (0, 1, 0.5))
+    assert LoopExecutor().test(common.clients) == [(0, 1, 0.5)] * 4  # a method's own

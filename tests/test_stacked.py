@@ -7,7 +7,7 @@ from torch import nn
 
 from flcore.executors import stacked as module
 from flcore.executors.loop import LoopExecutor
-from flcore.executors.stack import schedule, stack, unstack
+from flcore.executors.stack import each, packs, schedule, stack, unstack
 from flcore.executors.stacked import StackedExecutor, budget, bytes_needed
 from flcore.registry import ALGORITHMS
 
@@ -39,6 +39,39 @@ def test_stacking_puts_clients_first_and_unstacking_copies():
     assert same_tensors(one, clients[1])
     stacked["w"].zero_()
     assert one["w"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([2, 3, 2, 2], [[1, 0], [2, 3]]),  # three of at most 3 samples would be 9 rows
+        ([9, 1, 8], [[0], [2], [1]]),  # large ones alone
+        ([4, 1, 2], [[0, 2], [1]]),  # 1 filled up to 4 would be filling for the most part
+        ([1] * 5, [[0, 1, 2], [3, 4]]),  # no more than three clients
+        ([0, 0, 1], [[2], [0], [1]]),
+        ([], []),
+    ],
+)
+def test_small_clients_share_a_pass(sizes, expected):
+    assert packs(sizes, 8, 3) == expected
+
+
+def test_each_client_gets_the_results_of_its_own_tensors():
+    calls = []
+
+    def function(params, state, x):
+        calls.append(None)
+        return x @ params["w"] + params["b"] + state["s"]
+
+    torch.manual_seed(0)
+    params = [{"w": torch.randn(3, 2), "b": (torch.ones(2), torch.randn(2))[i > 0]} for i in range(4)]
+    common = torch.randn(2)
+    states = [{"s": common} for _ in params]
+    data = [torch.randn(size, 3) for size in (3, 2, 600, 3)]
+    results = each(function, params, states, data, most_clients=9)
+    assert len(calls) == 3  # two passes of the third client, one of the others
+    for own, state, x, result in zip(params, states, data, results, strict=True):
+        torch.testing.assert_close(result, function(own, state, x))
 
 
 # ---- against the loop ------------------------------------------------------------------------------------------------
@@ -153,6 +186,27 @@ def test_clients_do_not_keep_the_stack_alive(make_server):
     for client in server.clients:
         for value in [*client.params.values(), *client.state.values()]:
             assert value.untyped_storage().nbytes() == value.nbytes and not value.requires_grad
+
+
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_scored_together_as_one_by_one(make_server, monkeypatch, capsys, algorithm):
+    """After a download and after training: at A many methods' clients have some weights in common."""
+    server = in_second_round(make_server, algorithm, dataset="Skewed", model="DNN")
+    alone, passes, stacked = LoopExecutor(), [], StackedExecutor()
+    monkeypatch.setattr(module, "each", lambda *how: passes.append(None) or each(*how))
+    for _ in ("A", "B"):
+        for ours, loops in zip(stacked.test(server.clients), alone.test(server.clients), strict=True):
+            assert ours[:2] == loops[:2] and ours[2] == pytest.approx(loops[2], abs=0.01, nan_ok=True)
+        alone.train(server.clients, lambda: None)
+    assert len(passes) == 2 and "stacked:" not in capsys.readouterr().out
+
+
+def test_an_evaluation_that_cannot_be_stacked_runs_in_the_loop(make_server, monkeypatch, capsys):
+    server = in_second_round(make_server, "FedRep")
+    expected = LoopExecutor().test(server.clients)
+    monkeypatch.setattr(module, "each", lambda *how: 1 / 0)
+    assert StackedExecutor().test(server.clients) == expected
+    assert "the evaluation of FedRep cannot be stacked (division by zero); run in the loop" in capsys.readouterr().out
 
 
 def test_a_client_without_samples_gets_back_what_it_had(make_server):

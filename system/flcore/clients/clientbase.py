@@ -220,9 +220,30 @@ class Client(LocalRule):
     def scores(self, is_train: bool) -> tuple[Tensor, Tensor]:
         """Scores (n, num_classes) and labels (n) of one split, with the client's present weights."""
         x, y = self.tensors(is_train)
+        return self.scores_of(x), y
+
+    def scores_of(self, x: Tensor) -> Tensor:
+        """Scores (n, num_classes) of any samples x (n, ...)."""
         with torch.no_grad():
-            parts = [self._predict(part) for part in x.split(PASS_BATCH)] if len(y) else []
-        return torch.cat(parts) if parts else x.new_zeros(0, self.num_classes), y
+            parts = [self._predict(part) for part in x.split(PASS_BATCH)] if len(x) else []
+        return torch.cat(parts) if parts else x.new_zeros(0, self.num_classes)
+
+    @classmethod
+    def scored_by_rule(cls) -> bool:
+        """Whether test metrics come from `local_predict` alone, so that many clients can be scored at once."""
+        own = ("test_metrics", "scores", "_predict")
+        return cls.has_rule() and all(getattr(cls, name) is getattr(Client, name) for name in own)
+
+    def scored_like(self, other: Client) -> bool:
+        """Whether both give the same scores to the same sample: all that `local_predict` sees is the same."""
+        return (
+            type(self).scored_by_rule()
+            and type(self) is type(other)
+            and self.forward is other.forward
+            and self.shared is other.shared
+            and same_objects(self.params, other.params)
+            and same_objects(self.state, other.state)
+        )
 
     def _predict(self, x: Tensor) -> Tensor:
         if not self.has_rule():
@@ -232,13 +253,8 @@ class Client(LocalRule):
         return self.local_predict(self.forward, self.params, x, self.shared, self.state, self.hp)
 
     def test_metrics(self) -> tuple[int, int, float]:
-        """Correct predictions, number of samples, micro-averaged one-vs-rest AUC (nan where undefined).
-
-        A sample whose scores are not finite is not predicted correctly.
-        """
-        scores, y = self.scores(is_train=False)
-        correct = (scores.argmax(1) == y) & scores.isfinite().all(1)
-        return int(correct.sum()), len(y), micro_auc(scores, y)
+        """Correct predictions, number of samples, AUC; see `metrics`."""
+        return metrics(*self.scores(is_train=False))
 
     def train_metrics(self) -> tuple[float, int]:
         """Sum of the cross-entropy over all training samples, and their number."""
@@ -267,6 +283,15 @@ class Client(LocalRule):
         return load_item(Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt", self.device)
 
 
+def metrics(scores: Tensor, y: Tensor) -> tuple[int, int, float]:
+    """Of scores (n, C) for labels y (n): correct predictions, n, micro-averaged one-vs-rest AUC (nan where undefined).
+
+    A sample whose scores are not finite is not predicted correctly.
+    """
+    correct = (scores.argmax(1) == y) & scores.isfinite().all(1)
+    return int(correct.sum()), len(y), micro_auc(scores, y)
+
+
 def micro_auc(scores: Tensor, y: Tensor) -> float:
     """AUC over all (sample, class) pairs of ``scores`` (n, C) against labels ``y`` (n); nan where undefined.
 
@@ -279,6 +304,11 @@ def micro_auc(scores: Tensor, y: Tensor) -> float:
     own = np.asarray(scores.gather(1, y[:, None]).cpu())
     ranks = (np.searchsorted(ordered, own, "left") + np.searchsorted(ordered, own, "right") + 1) / 2  # ties: their mean
     return float((ranks.sum() - true * (true + 1) / 2) / (true * (pairs - true)))
+
+
+def same_objects(some: Tensors, others: Tensors) -> bool:
+    """Whether two dicts hold the very same tensors."""
+    return some.keys() == others.keys() and all(others[name] is value for name, value in some.items())
 
 
 def save_item(item: Any, path: Path) -> None:

@@ -7,8 +7,9 @@ Equal to the loop up to rounding: same mini-batches, same random draws, same fun
 Clients with the same batch size form a group, longest first, so that those with steps left are a prefix of the stack
 and no work is masked away. Weights and buffers (BatchNorm's statistics move in place, also under vmap) are stacked,
 the server's message and the hyper-parameters are common, the samples of a stack are one tensor on the device, out of
-which precomputed indices take each step's mini-batches. What comes before and after the steps (features of a fixed
-extractor, prototypes, evaluation) is large batches already, and goes client by client through the rule's own functions.
+which precomputed indices take each step's mini-batches. Evaluation and the features of a fixed extractor take few
+passes too: clients with few samples share one. What a rule does after its steps (prototypes) goes client by client
+through its own functions, in large batches.
 
 A convolution with weights of its own for each client becomes one grouped convolution, PyTorch's own rule under vmap.
 Nothing here was measured on a GPU: neither that form against others, nor CUDA graphs and compilation, which are left
@@ -29,10 +30,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flcore.clients.clientbase import Batches
+from flcore.clients.clientbase import Batches, metrics
 from flcore.clients.localrule import LocalRule, Phase, Tensors, sgd_step
-from flcore.executors.loop import LoopExecutor, named, train_one
-from flcore.executors.stack import schedule, stack, unstack
+from flcore.executors.loop import LoopExecutor, Metrics, named, train_one
+from flcore.executors.stack import each, schedule, stack, unstack
 
 Member = tuple[Any, Batches]  # a client and its mini-batches of this round
 
@@ -73,6 +74,36 @@ class StackedExecutor(LoopExecutor):
                         train_one(client)
                 for _ in chunk:
                     done()
+
+    def test(self, clients: Sequence[Any]) -> list[Metrics]:
+        """Test metrics of every client; those with few samples are scored together, see `each`."""
+        groups: dict[Any, list[int]] = {}
+        for i, client in enumerate(clients):
+            if client.scored_by_rule() and client.stackable and client.test_samples:
+                groups.setdefault((type(client), id(client.forward), id(client.shared)), []).append(i)
+        found: dict[int, Metrics] = {}
+        for group in groups.values():
+            found |= dict(zip(group, self._test_together([clients[i] for i in group]), strict=False))
+        return [found[i] if i in found else client.test_metrics() for i, client in enumerate(clients)]
+
+    def _test_together(self, clients: list[Any]) -> list[Metrics]:
+        """Nothing if it did not work."""
+        rule = clients[0]
+        rule.forward.set_training(())
+
+        def predict(params: Tensors, state: Tensors, x: Tensor) -> Tensor:
+            scores: Tensor = rule.local_predict(rule.forward, params, x, rule.shared, state, rule.hp)
+            return scores
+
+        params, states = [client.params for client in clients], [client.state for client in clients]
+        data = [client.tensors(is_train=False) for client in clients]
+        try:
+            with torch.no_grad():
+                scores = each(predict, params, states, [x for x, _ in data], most_models(clients[0]))
+        except Exception as error:
+            self._refused(f"the evaluation of {rule.algorithm}", error)
+            return []
+        return [metrics(own, y) for own, (_, y) in zip(scores, data, strict=True)]
 
     def _batches(self, client: Any) -> Batches | None:
         """This round's mini-batches; None for a client that must run alone."""
@@ -187,9 +218,14 @@ class Stack:
     def _features(self) -> Tensor:
         """z of all samples, by each client's present extractor."""
         forward = self.rule.forward
+        forward.set_training(())
         own = [{name: value[i] for name, value in self.params.items()} for i in range(len(self.batches))]
         data = [batches.dataset.tensors[0] for batches in self.batches]
-        return torch.cat([forward.in_batches(params, x) for params, x in zip(own, data, strict=True)])
+        with torch.no_grad():
+            features = each(
+                lambda params, _, x: forward.features(params, x)[0], own, [{}] * len(own), data, most_models(self.rule)
+            )
+        return torch.cat(features)
 
     def _draw(self, live: int, size: int, hp: dict[str, float]) -> Tensors:
         drawn = stack([self.rule.local_draw(generator, self.rule.forward, size, hp) for generator in self.draws[:live]])
@@ -233,6 +269,11 @@ def bytes_needed(client: Any, batches: Batches) -> int:
         most = max(most, 2 * moving + 2 * sum(kept.values()))
     own = sum(value.nbytes for value in run.params.values())
     return 2 * own + sum(value.nbytes for value in run.state.values()) + most
+
+
+def most_models(client: Any) -> int:
+    """Clients whose weights may be stacked for a pass without gradients, beside their own copies."""
+    return max(1, int(budget(client.device) // (2 * sum(value.nbytes for value in client.params.values()))))
 
 
 def data_bytes(client: Any) -> int:

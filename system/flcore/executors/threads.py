@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from flcore.executors.loop import LoopExecutor, Metrics, train_one
+from flcore.executors.loop import LoopExecutor, Metrics, score_unit, train_one, units
 
 
 class ThreadsExecutor(LoopExecutor):
@@ -32,23 +32,29 @@ class ThreadsExecutor(LoopExecutor):
         if not all(client.has_rule() for client in clients):
             return super().train(clients, done)
         longest_first = sorted(clients, key=lambda client: -client.train_samples)
-        for _ in self._pool.map(self._with_own_network(train_one), longest_first):
+        alone = [[client] for client in longest_first]
+        for _ in self._pool.map(self._with_own_network(lambda unit: train_one(*unit)), alone):
             done()
 
     def test(self, clients: Sequence[Any]) -> list[Metrics]:
         if not all(client.has_rule() for client in clients):
             return super().test(clients)
-        return list(self._pool.map(self._with_own_network(lambda client: client.test_metrics()), clients))
+        scored = self._pool.map(self._with_own_network(score_unit), units(clients))
+        return [result for unit in scored for result in unit]
 
-    def _with_own_network(self, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def run(client: Any) -> Any:
-            shared = client.forward
+    def _with_own_network(self, work: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """``work`` on clients that share a network, with a copy of it that is the worker's own."""
+
+        def run(unit: list[Any]) -> Any:
+            shared = unit[0].forward
             if getattr(self._own, "source", None) is not shared:
                 self._own.source, self._own.forward = shared, copy.deepcopy(shared)
-            client.forward = self._own.forward
+            for client in unit:
+                client.forward = self._own.forward
             try:
-                return work(client)
+                return work(unit)
             finally:
-                client.forward = shared
+                for client in unit:
+                    client.forward = shared
 
         return run
