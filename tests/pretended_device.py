@@ -14,12 +14,12 @@ in `__torch_dispatch__`; operations that make a tensor on the device arrive in a
 Its type is "lazy", one that torch knows, has no library to load for and runs the backward pass of in the same thread.
 What it cannot show: memory, speed, and kernels that round otherwise or in no fixed order.
 
-`Log` notes where a program waits for the device (reads a value, or a size that depends on values) or feeds it from the
-CPU: on a GPU each costs as much as many small kernels.
+`stalls` counts where a program waits for the device.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,11 +29,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = torch.device("lazy", 0)
-SYSTEM = str(Path(__file__).resolve().parents[1] / "system")
+SYSTEM = str(Path(__file__).resolve().parents[1] / "system") + os.sep
 OWN_SEED = 271828  # of the device's own random numbers
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ class OnDevice(torch.Tensor):
         raise TypeError(f"can't convert {DEVICE} device type tensor to numpy. Use Tensor.cpu() first.")
 
     def tolist(self):
-        log.note("tolist")
+        note_stall("tolist")
         return self.held.tolist()
 
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False):
@@ -92,22 +92,33 @@ class OnDevice(torch.Tensor):
         return rebuild, (self.held, self.dtype, str(self.device), self.requires_grad)
 
 
-class Log:
-    """How often each line of system/ did what stalls a GPU: "file:line operation"."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def note(self, what: str) -> None:
-        frame, place = sys._getframe(1), "elsewhere"
-        while frame is not None and place == "elsewhere":
-            if frame.f_code.co_filename.startswith(SYSTEM):
-                place = f"{frame.f_code.co_filename[len(SYSTEM) + 1 :]}:{frame.f_lineno}"
-            frame = frame.f_back
-        self.counts[f"{place} {what}"] += 1
+_watching: list[Counter[str]] = []
 
 
-log = Log()
+@contextmanager
+def stalls() -> Iterator[Counter[str]]:
+    """Counts what stalls a GPU in the body, by the line of system/ that does it: "file:line operation".
+
+    That is waiting for the device (reading a value, or a size that depends on values) and feeding it from the CPU: on a
+    GPU each costs as much as many small kernels.
+    """
+    counts: Counter[str] = Counter()
+    _watching.append(counts)
+    try:
+        yield counts
+    finally:
+        _watching.remove(counts)
+
+
+def note_stall(what: str) -> None:
+    if not _watching:
+        return
+    frame: Any = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.startswith(SYSTEM):
+        frame = frame.f_back
+    place = f"{frame.f_code.co_filename[len(SYSTEM) :]}:{frame.f_lineno}" if frame else "elsewhere"
+    for counts in _watching:
+        counts[f"{place} {what}"] += 1
 
 
 class _MakesTensors(TorchDispatchMode):
@@ -189,14 +200,12 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def wrapped(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        known = same.get(id(value))
-        if known is None:
-            return OnDevice(value)
-        if known.shape != value.shape or known.stride() != value.stride():
-            raise NotImplementedError(f"the pretended device cannot change a tensor's shape in place: {func}")
-        return known
+        return same[id(value)] if id(value) in same else OnDevice(value)
 
-    return tree_map(wrapped, result)
+    result = tree_map(wrapped, result)
+    if torch.Tag.inplace_view in func.tags:  # such as squeeze_: the shape that torch sees must follow
+        return return_and_correct_aliasing(func, args, kwargs, result)
+    return result
 
 
 def _held(value: Any) -> Any:
@@ -221,12 +230,16 @@ def _check_devices(func: Any, args: Any, tensors: list[torch.Tensor]) -> None:
 
 
 def _note(func: Any, args: Any, there: bool, mixed: bool) -> None:
-    masks = func.overloadpacket in INDEXING and any(
-        value is not None and value.dtype in (torch.bool, torch.uint8) for value in args[1]
-    )
-    crosses = func.overloadpacket in {aten._to_copy, aten.copy_} and (mixed or not there or not isinstance(args[0], OnDevice))
-    if func.overloadpacket in READS or masks or crosses or (mixed and func.overloadpacket in INDEXING):
-        log.note(func._schema.name.removeprefix("aten::"))
+    """Notes an operation that waits for the device or feeds it; ``there``: its result lies on the device."""
+    packet = func.overloadpacket
+    stall = packet in READS
+    if packet in INDEXING:
+        masks = (value is not None and value.dtype in (torch.bool, torch.uint8) for value in args[1])
+        stall = mixed or any(masks)
+    elif packet in {aten._to_copy, aten.copy_}:
+        stall = mixed or not (there and isinstance(args[0], OnDevice))
+    if stall:
+        note_stall(func._schema.name.removeprefix("aten::"))
 
 
 @contextmanager
