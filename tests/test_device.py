@@ -20,6 +20,7 @@ from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.registry import ALGORITHMS
 from flcore.servers import dlg
+from flcore.trainmodel.ktl import ImageGenerator
 from flcore.trainmodel.models import FedAvgCNN
 from utils import checkpoint
 from utils.checkpoint import Checkpoints
@@ -243,6 +244,25 @@ def test_the_modules_and_helpers_of_pfllib(make_server, monkeypatch):
         assert all(isinstance(value, OnDevice) for value in weights.values())
         assert same_tensors({k: v.cpu() for k, v in weights.items()}, expected.global_model.state_dict())
     assert ours == numbers
+
+
+class Constants(nn.Module):
+    """Latents (1, 4) -> images (1, 1, 2, 2), with a tensor that is no buffer and one made on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.grey = torch.full((4,), 0.25)
+
+    def forward(self, w):
+        return (w.double().float() * self.grey + torch.zeros(4, device=w.device)).view(1, 1, 2, 2)
+
+
+def test_a_program_of_torch_export_goes_to_the_device_with_its_constants(tmp_path):
+    torch.export.save(torch.export.export(Constants(), (torch.zeros(1, 4),)), str(tmp_path / "g.pt2"))
+    with pretended_device() as device:
+        generator = ImageGenerator(str(tmp_path / "g.pt2"), 4, (1, 2, 2), device, trusted=True)
+        images = generator.images(torch.tensor([[4.0, -4.0, 2.0, 0.0]], device=device))
+        assert isinstance(images, OnDevice) and images.flatten().tolist() == [1, -1, 0.5, 0]
 
 
 def test_a_checkpoint_keeps_the_generator_of_a_cuda_device(monkeypatch):
