@@ -82,15 +82,15 @@ def make_server(data_root, generator_file, monkeypatch):
     monkeypatch.setattr(data_utils, "ROOT", data_root)
     torch.set_num_threads(1)
 
-    def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN"):
+    def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN", device="cpu"):
         needs = ["--generator", str(generator_file), "-nd", "6"] if algorithm == "FedKTL" else []
         args, line, server_class = main.read_arguments(
             ["-algo", algorithm, "-data", dataset, "-gr", "3", "--data_dir", str(data_root), *needs, *flags]
         )
-        args.device, args.repeat = torch.device("cpu"), 0
+        args.device, args.repeat = torch.device(device), 0
         main.use_data(args)
         seed_everything(7)
-        args.model = split_head(build_model(model, args.shape, args.num_classes))
+        args.model = split_head(build_model(model, args.shape, args.num_classes)).to(args.device)
         server = server_class(args, 0)
         server.executor = executor or LoopExecutor()
         return server

@@ -568,11 +568,11 @@ def pfllib(tmp_path_factory):
     return root
 
 
-def train(root: Path, algorithm: str, *flags: str) -> tuple[dict[str, np.ndarray], str]:
+def train(root: Path, algorithm: str, *flags: str, start=("main.py",)) -> tuple[dict[str, np.ndarray], str]:
     """Runs main.py for rounds 0, 1, 2; returns the result file's curves and what was printed."""
     base = ["-data", "TinyCifar100", "-ncl", "10", "-nc", "4", "-gr", "2", "-dev", "cpu", "-lbs", "5", "-lr", "0.05"]
     done = subprocess.run(
-        [sys.executable, "main.py", "-algo", algorithm, *base, *flags],
+        [sys.executable, *start, "-algo", algorithm, *base, *flags],
         cwd=root / "system", capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -616,6 +616,25 @@ def test_pfllibs_flags_work_with_fedcpd(pfllib, flags):
     curves, _ = train(pfllib, "FedCPD", *flags)
     assert len(curves["rs_test_acc"]) == 3
     assert np.isfinite(curves["rs_test_acc"]).all() and np.isfinite(curves["rs_train_loss"]).all()
+
+
+@pytest.mark.slow
+def test_on_a_device_it_computes_what_it_does_on_a_cpu(pfllib, tmp_path):
+    """The device is a pretended one. Again one batch holds all samples of a client."""
+    flags = ("-lbs", "20", "-ls", "2", "-nnc", "1", "-ften", "1")
+    expected, _ = train(pfllib, "FedCPD", *flags)
+    root = shutil.copytree(pfllib, tmp_path / "PFLlib")
+    code = (root / "system" / "main.py").read_text()
+    (root / "system" / "main.py").write_text(code.replace(', choices=["cpu", "cuda"]', ""))
+    script = f"""
+import runpy, sys
+sys.path.append({str(REPO / "tests")!r})
+from pretended_device import pretended_device
+with pretended_device():
+    runpy.run_path("main.py", run_name="__main__")
+"""
+    curves, _ = train(root, "FedCPD", *flags, "-dev", "lazy:0", start=("-c", script))
+    np.testing.assert_allclose(curves["rs_train_loss"], expected["rs_train_loss"], rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ repeat ...), the sha256 of every other file and its own.
 The classes of servers and clients name in `remembers` the attributes that last from round to round. A value may be
 None, a number, a string, an array, a tensor, a module, an optimizer, or a list, tuple or dict of such. What a round
 sets before it reads it is not kept. Random draws need nothing, since their generators are keyed by the round
-(utils/seeds.py); only torch's global generator, from which a model's dropout draws, is kept.
+(utils/seeds.py); only torch's global generators, from which a model's dropout draws, are kept.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _capture(server: Any, folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = {
         "server": {name: writer.encode(getattr(server, name)) for name in remembered(server)},
         "messages": [writer.encode(message) for message in shared.values()],
-        "random": writer.encode(torch.get_rng_state()),
+        "random": writer.encode(_random_states(server.device)),
     }
     state["common_files"] = writer.end_of_common()
     state["clients"] = [
@@ -234,7 +234,18 @@ def _restore(server: Any, state: Mapping[str, Any], reader: _Reader) -> None:
         for name in remembered(client):
             _set(client, name, reader.decode(saved[name]))
         client.shared = messages[saved["shared"]]
-    torch.set_rng_state(random)
+    _set_random_states(random, server.device)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """The states of torch's global generators: the CPU's, and that of a CUDA device, where dropout draws by itself."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_states(states: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:

@@ -110,4 +110,4 @@ def teacher_state(params: dict[str, Tensor], taught: bool) -> dict[str, Tensor]:
         return {}
     parts = ("base.", "distiller.attention.")
     teacher = {f"teacher.{name}": value for name, value in params.items() if name.startswith(parts)}
-    return {**teacher, "taught": torch.tensor(float(taught), device=next(iter(params.values())).device)}
+    return {**teacher, "taught": torch.full((), float(taught), device=next(iter(params.values())).device)}

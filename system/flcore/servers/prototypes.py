@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,8 @@ def as_samples(prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return prototypes[held], held.nonzero()[:, 1]
 
 
-def shuffled(size: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Indices of one pass's mini-batches; the incomplete last one is kept. -1: one batch of all."""
+def shuffled(size: int, batch_size: int, generator: torch.Generator, device: Any = "cpu") -> Iterator[Tensor]:
+    """Indices of one pass's mini-batches on ``device``; the incomplete last one is kept. -1: one batch of all."""
     if size:
-        yield from torch.randperm(size, generator=generator).split(batch_size if batch_size > 0 else size)
+        order = torch.randperm(size, generator=generator).to(device)
+        yield from order.split(batch_size if batch_size > 0 else size)

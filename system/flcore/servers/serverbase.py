@@ -579,10 +579,13 @@ class Server(RoundLoop):
         return Path(path).with_suffix(".pt") if path else Path("models") / self.dataset / f"{self.algorithm}_server.pt"
 
     def save_global_model(self) -> None:
-        """Saves what the clients got last (shared weights, prototypes); what stays at the clients is not in it."""
+        """Saves what the clients got last (shared weights, prototypes); what stays at the clients is not in it.
+
+        From the CPU, so that a machine without this run's device reads it.
+        """
         message = self.global_params if self.has_own_loop() else self.last_message
         if message:
-            save_item(dict(message), self._model_path())
+            save_item({name: value.cpu() for name, value in message.items()}, self._model_path())
 
     def load_model(self) -> None:
         loaded = load_item(self._model_path(), self.device)

@@ -10,6 +10,7 @@ import argparse
 from typing import Any
 
 import numpy as np
+import torch
 
 from flcore.clients.clientcrl import clientCRL, mixing_weight
 from flcore.servers.prototypes import PrototypeServer
@@ -29,11 +30,8 @@ class FedCRL(PrototypeServer):
 
     def score_download(self) -> None:
         super().score_download()
-        self._record(
-            rs_crl_mix=np.array(
-                [float(mixing_weight(client.shared, client.state, client.hp)) for client in self.clients]
-            )
-        )
+        weights = [mixing_weight(client.shared, client.state, client.hp) for client in self.clients]
+        self._record(rs_crl_mix=np.array(torch.stack(weights).tolist()))
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:

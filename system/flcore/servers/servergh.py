@@ -34,7 +34,7 @@ class FedGH(Server):
         head = {name: value.clone().requires_grad_() for name, value in self.shared_weights().items()}
         optimizer = torch.optim.SGD(head.values(), lr=self.args.server_learning_rate)
         for _ in range(self.args.server_epochs):
-            for part in shuffled(len(y), self.batch_size, generator):
+            for part in shuffled(len(y), self.batch_size, generator, self.device):
                 optimizer.zero_grad()
                 F.cross_entropy(forward.call("head", head, z[part]), y[part]).backward()
                 optimizer.step()

@@ -95,7 +95,8 @@ class FedKTL(Server):
         optimizer = torch.optim.Adam(trained, lr=self.args.server_learning_rate)
         self.transformer.train()
         for _ in range(self.args.server_epochs):
-            for part in batches_of_two_or_more(torch.randperm(len(y), generator=draw), self.args.ktl_server_batch):
+            order = torch.randperm(len(y), generator=draw).to(self.device)
+            for part in batches_of_two_or_more(order, self.args.ktl_server_batch):
                 features = self.transformer(points[part])
                 typical = self.generator.latents(len(part), draw)
                 loss = squared_mmd(features, typical)

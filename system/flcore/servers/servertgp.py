@@ -66,17 +66,16 @@ class FedTGP(PrototypeServer):
         """Trains on ``prototypes`` (n,K) with labels y (n,); returns the last pass's mean loss, nan without one."""
         generator = torch_generator(self.args.seed, self.times, self.current_round, "prototypes")
         optimizer = torch.optim.SGD(network.parameters(), lr=self.args.server_learning_rate)
-        mean = float("nan")
+        total = torch.full((), torch.nan, device=self.device)
         for _ in range(self.args.server_epochs):
             total = torch.zeros((), device=self.device)
-            for part in shuffled(len(y), self.batch_size, generator):
+            for part in shuffled(len(y), self.batch_size, generator, self.device):
                 loss = margin_loss(prototypes[part], y[part], network(), bound)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 total += loss.detach() * len(part)
-            mean = ratio(total.item(), len(y))
-        return mean
+        return ratio(total.item(), len(y))
 
 
 class TrainablePrototypes(nn.Module):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export.passes import move_to_device_pass
 from torch.nn import functional as F
 
 from flcore.trainmodel.cpd import COSINE_EPS
@@ -170,7 +171,8 @@ def load_generator(file: Path, device: Any, trusted: bool = False) -> Callable[[
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
             if exported:
-                return torch.export.load(str(file)).module().to(device)
+                program = torch.export.load(str(file))
+                return move_to_device_pass(program, device).module()  # also what its code makes or holds as constants
             return torch.jit.load(str(file) if trusted else checked_torchscript(file), map_location=device).eval()
     except UsageError:
         raise
