@@ -125,11 +125,20 @@ def test_an_aggregation_of_ones_own_sees_whole_uploads(make_server, small_parts)
         def aggregate_parameters(self):
             self.seen = [sorted(upload) for upload in self.uploaded_models]
 
+    class OwnToo(FedAvg):
+        def receive_models(self):
+            self.seen = [client.params for client in self.selected_clients]
+            super().receive_models()
+
+    small_parts(1)
     server = make_server("FedAvg", "-gr", "1", model="MLR")
     server.__class__ = Own
-    small_parts(1)
     server.train()
     assert server.seen == [sorted(server.global_params)] * 4
+    server = make_server("FedAvg", "-gr", "1", model="MLR")
+    server.__class__ = OwnToo
+    server.train()
+    assert not any(same_tensors(params, server.clients[0].shared) for params in server.seen)  # as they were trained
 
 
 def test_a_round_in_parts_in_which_nobody_is_left_ends_the_run(make_server, small_parts):

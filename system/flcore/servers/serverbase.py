@@ -57,7 +57,8 @@ class Server(RoundLoop):
         "Budget",
     )
     checkpoints: Any = None  # writes them between rounds, and resumes
-    # prefixes of the weights of which an `aggregate_parameters` of the class's own reads the mean alone; None: not said
+    # prefixes of the weights of which a class with a `receive_models` or `aggregate_parameters` of its own reads the
+    # mean alone; None: not said
     means_only: tuple[str, ...] | None = None
     reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
@@ -288,10 +289,11 @@ class Server(RoundLoop):
         return self._intake
 
     def reads_mean_of(self) -> tuple[str, ...]:
-        """Prefixes of the weights of which `aggregate_parameters` needs the mean alone, not every client's upload."""
-        if self.means_only is None:
-            return ("",) if type(self).aggregate_parameters is Server.aggregate_parameters else ()
-        return self.means_only
+        """Prefixes of the weights of which this server needs the mean alone, not every client's upload."""
+        if self.means_only is not None:
+            return self.means_only
+        own = ("receive_models", "aggregate_parameters")
+        return ("",) if all(getattr(type(self), name) is getattr(Server, name) for name in own) else ()
 
     def collect(self) -> None:
         """Takes the uploads that arrive in time and are finite; see `Intake`."""

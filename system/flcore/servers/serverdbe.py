@@ -18,6 +18,7 @@ class FedDBE(Server):
     sends = "all weights; once: mean embedding"
     keeps = "bias of the embedding"
     remembers = ("consensus",)
+    means_only = ("",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
