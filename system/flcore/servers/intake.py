@@ -19,7 +19,8 @@ SMALLEST_PART = 16
 
 
 class Intake:
-    """
+    """What has come of one round's participants; a new one for each round.
+
     Where the server needs no more of some weights than their mean, a large round comes in parts: the uploads of one are
     added up and its clients' trained weights released before the next one trains, so that a thousand clients do not
     need a thousand models in memory.
