@@ -1,5 +1,6 @@
 """Puts the two code folders on the path, as running from system/ and dataset/ does, and makes tiny data sets."""
 
+import importlib.util
 import json
 import sys
 import warnings
@@ -12,6 +13,15 @@ import torch
 REPO = Path(__file__).resolve().parents[1]
 for folder in ("system", "dataset"):
     sys.path.insert(0, str(REPO / folder))
+
+
+# flags with which methods whose server or clients take many steps take few
+SHORT = {
+    "FedPA": ("--pa_steps", "5", "--pa_gen_steps", "4"),
+    "FedGH": ("--server_epochs", "4"),
+    "FedTGP": ("--server_epochs", "4"),
+    "FedKTL": ("--server_epochs", "4"),
+}
 
 
 def write_dataset(
@@ -96,6 +106,22 @@ def make_server(data_root, generator_file, monkeypatch):
         return server
 
     return make
+
+
+@pytest.fixture
+def pfllib_pair(monkeypatch):
+    """A PFLlib-style server's module, with its client: written for the double's bases, on ours here."""
+
+    def load(name):
+        path = REPO / "tests" / "pfllib_double" / "system" / "flcore" / name
+        spec = importlib.util.spec_from_file_location(f"double_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    pair = load("servers/serveravg.py")
+    monkeypatch.setattr(pair, "clientAVG", load("clients/clientavg.py").clientAVG)
+    return pair
 
 
 def same_tensors(first, second):

@@ -1,6 +1,5 @@
 """Everything on a device other than the CPU: on a pretended one (`pretended_device`) it ends with the CPU's numbers."""
 
-import importlib.util
 import io
 import json
 
@@ -8,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import REPO, same_tensors
+from conftest import SHORT, same_tensors
 from pretended_device import DEVICE, OnDevice, pretended_device, stalls
 from test_checkpoint import INFO, StoppedError, everything, stop_in_round
 from torch import nn
@@ -26,12 +25,6 @@ from utils import checkpoint
 from utils.checkpoint import Checkpoints
 
 NAMES = [line.name for line in ALGORITHMS]
-SHORT = {
-    "FedPA": ("--pa_steps", "3", "--pa_gen_steps", "2"),
-    "FedGH": ("--server_epochs", "2"),
-    "FedTGP": ("--server_epochs", "2"),
-    "FedKTL": ("--server_epochs", "2"),
-}
 QUICK = {
     ("FedCPD", StackedExecutor),
     ("FedPA", LoopExecutor),
@@ -214,22 +207,12 @@ def test_a_saved_model_goes_back_to_the_device(make_server, tmp_path):
         assert same_tensors(server.global_params, saved)
 
 
-def test_the_modules_and_helpers_of_pfllib(make_server, monkeypatch):
+def test_the_modules_and_helpers_of_pfllib(make_server, pfllib_pair, monkeypatch):
     """A PFLlib-style pair, which trains modules in its own loop, and what our bases offer it."""
-
-    def load(name):
-        path = REPO / "tests" / "pfllib_double" / "system" / "flcore" / name
-        spec = importlib.util.spec_from_file_location(f"placed_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    pair = load("servers/serveravg.py")
-    monkeypatch.setattr(pair, "clientAVG", load("clients/clientavg.py").clientAVG)
     monkeypatch.setattr(FedAvgCNN, "layout", None)
 
     def trained(device):
-        server = pair.FedAvg(make_server("FedAvg", "-gr", "1", "-dlg", "-dlgg", "1", device=device).args, 0)
+        server = pfllib_pair.FedAvg(make_server("FedAvg", "-gr", "1", "-dlg", "-dlgg", "1", device=device).args, 0)
         server.save_global_model = lambda: None
         server.train()
         client = server.clients[0]

@@ -1,11 +1,10 @@
 """-dlg: images rebuilt from uploaded weights, and a rating that can be trusted."""
 
-import importlib.util
 import math
 
 import pytest
 import torch
-from conftest import REPO, same_tensors, write_dataset
+from conftest import same_tensors, write_dataset
 
 from flcore.servers import dlg
 
@@ -86,23 +85,13 @@ def test_a_client_that_made_no_step_is_left_out(make_server, monkeypatch, capsys
     assert "over 0 clients" in capsys.readouterr().out
 
 
-def test_a_pfllib_pair_is_rated_and_does_not_notice(make_server, monkeypatch):
+def test_a_pfllib_pair_is_rated_and_does_not_notice(make_server, pfllib_pair, monkeypatch):
     """Its server calls `call_dlg` by itself, with modules in place of messages."""
     monkeypatch.setattr(dlg, "ITERATIONS", 1)
-
-    def load(name):
-        path = REPO / "tests" / "pfllib_double" / "system" / "flcore" / name
-        spec = importlib.util.spec_from_file_location(f"rated_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    pair = load("servers/serveravg.py")
-    monkeypatch.setattr(pair, "clientAVG", load("clients/clientavg.py").clientAVG)
-    monkeypatch.setattr(pair.FedAvg, "save_global_model", lambda self: None)
+    monkeypatch.setattr(pfllib_pair.FedAvg, "save_global_model", lambda self: None)
     ends = []
     for flags in ((), ("-dlg",)):
-        server = pair.FedAvg(make_server("FedAvg", "-gr", "1", *flags).args, 0)
+        server = pfllib_pair.FedAvg(make_server("FedAvg", "-gr", "1", *flags).args, 0)
         server.train()
         ends.append({name: value.clone() for name, value in server.global_model.state_dict().items()})
     assert same_tensors(*ends)

@@ -55,20 +55,10 @@ def test_a_pfllib_pair_runs_unmodified(tree_with_pair, data_root, algorithm, fla
     assert loss[-1] < loss[0]
 
 
-def test_a_pfllib_pair_and_ours_do_the_same_mathematics(make_server, monkeypatch):
+def test_a_pfllib_pair_and_ours_do_the_same_mathematics(make_server, pfllib_pair):
     """FedAvg as PFLlib writes it, on our bases, and FedAvg as a rule: the same weights from the same batches."""
-    import importlib.util
-
-    def load(name):
-        spec = importlib.util.spec_from_file_location(f"double_{name.split('/')[1][:-3]}", DOUBLE / name)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    client_module, server_module = (load(name) for name in PAIRS["FedAvg"])
-    monkeypatch.setattr(server_module, "clientAVG", client_module.clientAVG)
     ours = make_server("FedAvg", "-gr", "2", dataset="Single")
-    theirs = server_module.FedAvg(ours.args, 0)
+    theirs = pfllib_pair.FedAvg(ours.args, 0)
     for client in (*ours.clients, *theirs.clients):
         x, y = client.data
         client.load_train_data = lambda x=x, y=y: [(x[:10], y[:10]), (x[10:20], y[10:20])]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import same_tensors
+from conftest import SHORT, same_tensors
 from torch import nn
 
 from flcore.executors import stacked as module
@@ -14,12 +14,6 @@ from flcore.registry import ALGORITHMS
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")  # vmap's fallback to a loop
 
 NAMES = [line.name for line in ALGORITHMS]
-FAST = {
-    "FedPA": ("--pa_steps", "5", "--pa_gen_steps", "4"),
-    "FedGH": ("--server_epochs", "4"),
-    "FedTGP": ("--server_epochs", "4"),
-    "FedKTL": ("--server_epochs", "4"),
-}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +106,7 @@ def assert_same_training(server, *executors, within=1e-5):
 
 def in_second_round(make_server, algorithm, *flags, **where):
     """A server that has trained a round and sent its second download: now there are teachers and prototypes."""
-    server = make_server(algorithm, "-gr", "1", *FAST.get(algorithm, ()), *flags, **where)
+    server = make_server(algorithm, "-gr", "1", *SHORT.get(algorithm, ()), *flags, **where)
     server.train()
     return server
 
