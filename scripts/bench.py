@@ -41,20 +41,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dataset"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+import main as framework
+from flcore.data.dataset_utils import gather, save_file, separate_data, split_data
+from flcore.trainmodel.build import build_model, known_model, split_head
+from flcore.utils.args import resolve_device
+from flcore.utils.errors import RunError, UsageError
+from flcore.utils.mem_utils import peak_memory
+from flcore.utils.paths import REPO
+from flcore.utils.result_utils import run_info, write_in_place, write_json
+from flcore.utils.seeds import numpy_generator, seed_everything
 from pfllib_loop import PFLlibLoop, can_run
 
-import main as framework
-from flcore.trainmodel.build import build_model, known_model, split_head
-from utils.args import resolve_device
-from utils.dataset_utils import gather, save_file, separate_data, split_data
-from utils.errors import RunError, UsageError
-from utils.mem_utils import peak_memory
-from utils.result_utils import run_info, write_in_place, write_json
-from utils.seeds import numpy_generator, seed_everything
-
-REPO = Path(__file__).resolve().parents[1]
 STAND_IN, PFLLIB = "pfllib-loop", "pfllib"  # beside the executors' own names
 MADE_UP = "made-up data"
 ROUNDS = 200  # of the FedCPD paper's runs, for the projection

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OURS = Path(__file__).resolve().parent.parent / "system"
-sys.path.insert(0, str(OURS))
 
-from utils.errors import RunError, UsageError  # noqa: E402
+from flcore.utils.errors import RunError, UsageError  # noqa: E402
 
 FILES = (
     "flcore/clients/clientcpd.py",

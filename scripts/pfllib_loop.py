@@ -21,14 +21,14 @@ from sklearn.preprocessing import label_binarize
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from flcore.data.data_utils import read_client_tensors
 from flcore.trainmodel.cpd import (
     aggregate_prototypes,
     class_prototypes,
     prototype_alignment_loss,
     prototype_contrastive_loss,
 )
-from utils.data_utils import read_client_tensors
-from utils.errors import UsageError
+from flcore.utils.errors import UsageError
 
 Samples = list[tuple[Tensor, Tensor]]
 

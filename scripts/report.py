@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 from flcore import registry
-from utils.errors import RunError, UsageError
-from utils.result_utils import Run, read_run, write_in_place
+from flcore.utils.errors import RunError, UsageError
+from flcore.utils.result_utils import Run, read_run, write_in_place
 
 Curve = NDArray[np.float64]
 

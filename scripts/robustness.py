@@ -15,12 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dataset"))
 import main as command
-from utils.errors import RunError, UsageError
-from utils.generate import main as generate
-from utils.result_utils import read_run
+from flcore.data.generate import main as generate
+from flcore.utils.errors import RunError, UsageError
+from flcore.utils.result_utils import read_run
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "robustness"
 ATTACKS = {

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dataset"))
-import utils.repo  # noqa: F401  (finds system/utils)
-from utils.errors import UsageError
-from utils.seeds import seed_everything, torch_generator
-from utils.sources import load
+from flcore.data.sources import load
+from flcore.utils.errors import UsageError
+from flcore.utils.paths import REPO
+from flcore.utils.seeds import seed_everything, torch_generator
 
-REPO = Path(__file__).resolve().parents[1]
 SIDE, HIDDEN, BATCH, LEARNING_RATE = 28, 256, 128, 2e-3
 
 

@@ -5,19 +5,17 @@ python scripts/update_golden.py FedCPD --because "prototypes are averaged by cou
 
 import argparse
 import sys
-from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "system")]
+from flcore.utils.paths import REPO
 
+sys.path.append(str(REPO / "tests"))
 HEADING = "## Unreleased\n\n"
 
 
 def main() -> int:
-    from golden.curve import curve, golden_file, written
-
     from flcore.registry import find
-    from utils.errors import UsageError
+    from flcore.utils.errors import UsageError
+    from support.golden import curve, golden_file, written  # type: ignore[import-not-found]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="+", help="names as for -algo")

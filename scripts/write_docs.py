@@ -1,10 +1,6 @@
 """Rewrites docs/algorithms.md from the registry."""
 
-import sys
-from pathlib import Path
-
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO / "system"))
+from flcore.utils.paths import REPO
 
 TEXT = """# Algorithms
 

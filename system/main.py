@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from flcore import registry
+from flcore.data import data_utils
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
-from utils import data_utils, interrupt, privacy, result_utils
-from utils.args import ALGORITHM, FLAGS, describe_ignored, idle_flags, make_parser, parse, resolve_device
-from utils.checkpoint import Checkpoints
-from utils.errors import RunError, UsageError, report
-from utils.seeds import numpy_generator, seed_everything
+from flcore.utils import interrupt, privacy, result_utils
+from flcore.utils.args import ALGORITHM, FLAGS, describe_ignored, idle_flags, make_parser, parse, resolve_device
+from flcore.utils.checkpoint import Checkpoints
+from flcore.utils.errors import RunError, UsageError, report
+from flcore.utils.seeds import numpy_generator, seed_everything
 
 EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
 

@@ -7,7 +7,8 @@ import sys
 
 import h5py
 import pytest
-from conftest import REPO, write_dataset
+
+from support import REPO, write_dataset
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_an_interrupted_run_keeps_its_rounds(data_root, tmp_path, kind):
 
 def test_data_that_change_during_a_run_stop_it(data_root, tmp_path, monkeypatch, capsys):
     import main
-    from utils import data_utils
+    from flcore.data import data_utils
 
     digests = iter(["one", "two"])
     monkeypatch.setattr(data_utils, "dataset_digest", lambda name: next(digests))

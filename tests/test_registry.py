@@ -1,11 +1,11 @@
 """Every algorithm has its parts, and a wrong name gets the right answer."""
 
 import pytest
-from conftest import REPO
 
 from flcore import registry
 from flcore.clients.localrule import LocalRule
-from utils.errors import UsageError
+from flcore.utils.errors import UsageError
+from support import REPO
 
 FLCORE = REPO / "system" / "flcore"
 

@@ -7,7 +7,7 @@ import difflib
 import importlib
 from typing import Any, NamedTuple
 
-from utils.errors import UsageError
+from flcore.utils.errors import UsageError
 
 
 class Algorithm(NamedTuple):

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Forward, HyperParameters, Tensors
-from utils.seeds import torch_generator
+from flcore.utils.seeds import torch_generator
 
 STILL, WINDOW, MOST_EPOCHS = 0.1, 10, 100
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
+from flcore.data.data_utils import read_client_tensors
 from flcore.trainmodel.weights import Kept, Weights
-from utils import privacy
-from utils.data_utils import read_client_tensors
-from utils.result_utils import write_in_place
-from utils.seeds import torch_generator
+from flcore.utils import privacy
+from flcore.utils.result_utils import write_in_place
+from flcore.utils.seeds import torch_generator
 
 
 class Batches:

@@ -24,8 +24,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from flcore.clients.localrule import Tensors
-from utils import interrupt
-from utils.seeds import torch_generator
+from flcore.utils import interrupt
+from flcore.utils.seeds import torch_generator
 
 Logits = Callable[[Tensors, Tensor], Tensor]  # (params, x) -> (B, num_classes)
 

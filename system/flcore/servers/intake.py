@@ -11,7 +11,7 @@ from tqdm import tqdm
 from flcore.clients.localrule import Tensors
 from flcore.servers import faults
 from flcore.servers.roundloop import add_weighted, message_bytes, samples_trained
-from utils.seeds import torch_generator
+from flcore.utils.seeds import torch_generator
 
 # Bytes of trained weights that wait for their aggregation, by the type of device; at least `SMALLEST_PART` clients.
 WAITING = {"cpu": 2**28, "cuda": 2**32}

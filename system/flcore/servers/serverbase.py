@@ -19,17 +19,17 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
+from flcore.data.data_utils import read_client_tensors
 from flcore.servers import dlg, faults
 from flcore.servers.intake import Intake
 from flcore.servers.robust import robust_mean, robust_prototypes
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
-from utils import interrupt, privacy
-from utils.data_utils import read_client_tensors
-from utils.errors import RunError, UsageError
-from utils.result_utils import write_h5
-from utils.seeds import numpy_generator
+from flcore.utils import interrupt, privacy
+from flcore.utils.errors import RunError, UsageError
+from flcore.utils.result_utils import write_h5
+from flcore.utils.seeds import numpy_generator
 
 
 class Server(RoundLoop):

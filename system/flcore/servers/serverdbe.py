@@ -9,7 +9,7 @@ import torch
 from flcore.clients.clientdbe import clientDBE
 from flcore.servers.roundloop import message_bytes
 from flcore.servers.serverbase import Server
-from utils.errors import UsageError
+from flcore.utils.errors import UsageError
 
 
 class FedDBE(Server):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from flcore.clients.clientgh import clientGH
 from flcore.servers.prototypes import as_samples, shuffled, stack_uploads
 from flcore.servers.serverbase import Server
-from utils.seeds import torch_generator
+from flcore.utils.seeds import torch_generator
 
 
 class FedGH(Server):

@@ -30,8 +30,8 @@ from flcore.servers.prototypes import as_samples, stack_uploads
 from flcore.servers.serverbase import Server
 from flcore.trainmodel.cpd import class_prototypes
 from flcore.trainmodel.ktl import ImageGenerator
-from utils.errors import UsageError
-from utils.seeds import numpy_generator, torch_generator
+from flcore.utils.errors import UsageError
+from flcore.utils.seeds import numpy_generator, torch_generator
 
 
 class FedKTL(Server):

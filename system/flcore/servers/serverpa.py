@@ -24,7 +24,7 @@ from flcore.clients.localrule import Tensors
 from flcore.servers.prototypes import PrototypeServer, stack_uploads
 from flcore.servers.servercpd import positive, weight
 from flcore.trainmodel.pa import choose, distance_to_prototypes, diversity, fidelity
-from utils.seeds import torch_generator
+from flcore.utils.seeds import torch_generator
 
 AWAY = 0.15  # weight of the push from the prototypes
 WEIGHT_DECAY = 1e-2

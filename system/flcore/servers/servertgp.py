@@ -25,7 +25,7 @@ from flcore.servers.prototypes import PrototypeServer, as_samples, shuffled, sta
 from flcore.servers.serverbase import ratio
 from flcore.servers.servercpd import positive
 from flcore.trainmodel.cpd import aggregate_prototypes
-from utils.seeds import numpy_generator, torch_generator
+from flcore.utils.seeds import numpy_generator, torch_generator
 
 
 class FedTGP(PrototypeServer):

@@ -10,7 +10,7 @@ from math import prod
 from torch import nn
 
 from flcore.trainmodel.models import DNN, BaseHeadSplit, FedAvgCNN, FedAvgMLP, Mclr_Logistic
-from utils.errors import UsageError
+from flcore.utils.errors import UsageError
 
 
 def _require_image(name: str, shape: tuple[int, ...]) -> None:

@@ -20,8 +20,8 @@ from torch.export.passes import move_to_device_pass
 from torch.nn import functional as F
 
 from flcore.trainmodel.cpd import COSINE_EPS
-from utils.errors import UsageError
-from utils.safe_load import most_unpacked
+from flcore.utils.errors import UsageError
+from flcore.utils.safe_load import most_unpacked
 
 SCALE, MARGIN = 64.0, 0.5  # of ArcFace, the authors' values
 LARGEST_COSINE = 1 - 1e-7  # arccos has no finite slope at 1

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from utils.errors import RunError, UsageError
-from utils.tensor_files import identity, pack, read_tensors, unpack, write_tensors
+from flcore.utils.errors import RunError, UsageError
+from flcore.utils.tensor_files import identity, pack, read_tensors, unpack, write_tensors
 
 try:
     import fcntl

@@ -1,0 +1,1 @@
+"""PFLlib's names for its generators; the code is in `flcore.data`."""

@@ -1,0 +1,1 @@
+"""Personalized federated learning in PFLlib's layout, built around FedCPD."""

@@ -1,0 +1,1 @@
+"""One client's half of every method."""

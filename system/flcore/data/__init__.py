@@ -1,0 +1,1 @@
+"""Making, describing and reading data sets in PFLlib's files."""

@@ -1,0 +1,88 @@
+"""Draws which client holds how many images of which class: `python plot_partition.py Cifar100`.
+
+The picture needs config.json alone, no screen, and stays readable with 100 clients and 100 classes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from flcore.data.dataset_utils import whole_file
+from flcore.utils.errors import UsageError, report
+from flcore.utils.paths import DATASET
+from flcore.utils.safe_load import load_json
+
+MOST_CELLS = 10**7  # of clients x classes; nobody could see more
+
+
+def draw(folder: Path) -> Path:
+    """Writes partition.png in the data set's folder: a bubble for each client and class, larger and darker with more
+    images."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    counts = read_counts(folder / "config.json")
+    largest = max(counts.max(), 2)
+    num_clients, num_classes = counts.shape
+    cells = [min(max(8 / size, 0.14), 0.4) for size in counts.shape]  # inches
+    width, height = (max(cell * size, 2.5) for cell, size in zip(cells, counts.shape, strict=True))
+    figure = Figure(figsize=(width + 1.6, height + 1.0), layout="constrained")
+    axes = figure.add_subplot()
+
+    clients, classes = np.nonzero(counts)
+    shown = counts[clients, classes]
+    diameter = 72 * min(width / num_clients, height / num_classes)  # points: the largest bubble fills its cell
+    area = diameter**2 * np.maximum(shown / largest, 0.06)
+    bubbles = axes.scatter(clients, classes, area, shown, cmap="viridis_r", norm=LogNorm(1, largest), linewidths=0)
+    figure.colorbar(bubbles, label="images", aspect=30, format="{x:,.0f}")
+
+    axes.set(xlim=(-0.7, num_clients - 0.3), ylim=(-0.7, num_classes - 0.3), xlabel="client", ylabel="class")
+    axes.set_title(f"{folder.resolve().name}: {counts.sum():,} images, {num_clients} clients, {num_classes} classes")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    axes.grid(alpha=0.3, linewidth=0.4)
+    axes.set_axisbelow(True)
+
+    picture = folder / "partition.png"
+    with whole_file(picture) as file:
+        figure.savefig(file, format="png", dpi=120)
+    return picture
+
+
+def read_counts(config_path: Path) -> np.ndarray:
+    """The images by client and class, from a data set's config.json."""
+    if not config_path.is_file():
+        raise UsageError(f"{config_path} is missing: make the data set first (generate_<Name>.py)")
+    config = load_json(config_path)
+    try:
+        statistic, num_classes = config["Size of samples for labels in clients"], config["num_classes"]
+        if len(statistic) != config["num_clients"] or not 1 <= len(statistic) * num_classes <= MOST_CELLS:
+            raise ValueError(f"{len(statistic)} clients are listed, it should be {config['num_clients']}")
+        counts = np.zeros((len(statistic), num_classes), int)
+        for client, labels in enumerate(statistic):
+            for label, count in labels:
+                if not (0 <= label < num_classes and 0 <= count < 2**53):
+                    raise ValueError(f"{count} images of class {label}")
+                counts[client, label] = count
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UsageError(f"{config_path} is damaged ({error!r}): make the data set again") from None
+    return counts
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", type=Path, help="a data set in this folder, or the path of one")
+    name = parser.parse_args(argv).name
+    try:
+        print(draw(name if (name / "config.json").is_file() else DATASET / name))
+    except Exception as error:
+        return report(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

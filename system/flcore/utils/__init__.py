@@ -1,0 +1,1 @@
+"""What every other part uses: errors, seeds, files."""

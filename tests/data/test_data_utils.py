@@ -1,0 +1,321 @@
+"""Reading PFLlib's files, and making sure that a data set is there before a run."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from flcore.data import data_utils
+from flcore.data.data_utils import (
+    dataset_digest,
+    dataset_shape,
+    ensure_dataset,
+    read_client_data,
+    read_client_tensors,
+    read_config,
+    read_data,
+)
+from flcore.data.generate import main as generate
+from flcore.utils.errors import UsageError
+from support import REPO, write_dataset
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_utils, "ROOT", tmp_path)
+    return tmp_path
+
+
+def put(root, x, y, /, name="Mine", num_classes=4, part="train/0.npz", **plain):
+    """A data set of one client as PFLlib writes it, or with plain arrays in place of `data`."""
+    file = root / name / part
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(file, **plain or {"data": np.array({"x": x, "y": y}, dtype=object)})
+    (root / name / "config.json").write_text(json.dumps({"num_clients": 1, "num_classes": num_classes}))
+
+
+X, Y = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 1, 2, 2), np.array([3, 1, 3, 3, 0, 1])
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_pfllibs_file_comes_back_as_it_was(root):
+    put(root, X, Y)
+    put(root, X[:2], Y[:2], part="test/0.npz")
+    data = read_data("Mine", 0)
+    np.testing.assert_array_equal(data["x"], X)
+    np.testing.assert_array_equal(data["y"], Y)
+    x, y = read_client_tensors("Mine", 0, is_train=False)
+    assert torch.equal(x, torch.tensor(X[:2])) and torch.equal(y, torch.tensor(Y[:2]))
+    pairs = read_client_data("Mine", 0)
+    assert len(pairs) == 6 and torch.equal(pairs[1][0], torch.tensor(X[1])) and int(pairs[1][1]) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8])
+def test_types_are_converted(root, dtype):
+    put(root, np.ones((6, 1, 2, 2), dtype), Y.astype(np.int32))
+    x, y = read_client_tensors("Mine", 0)
+    assert x.dtype == torch.float32 and y.dtype == torch.int64
+    x += 1  # writable
+
+
+def test_plain_arrays_are_read_too(root):
+    put(root, None, None, x=X, y=Y)
+    np.testing.assert_array_equal(read_data("Mine", 0)["y"], Y)
+
+
+def test_few_shot_takes_the_first_of_each_class_of_the_training_data(root):
+    put(root, X, Y)
+    put(root, X, Y, part="test/0.npz")
+    x, y = read_client_tensors("Mine", 0, few_shot=1)
+    assert y.tolist() == [3, 1, 0] and torch.equal(x, torch.tensor(X[[0, 1, 4]]))
+    assert read_client_tensors("Mine", 0, few_shot=2)[1].tolist() == [3, 1, 3, 0, 1]
+    assert len(read_client_tensors("Mine", 0, is_train=False, few_shot=1)[1]) == 6
+    put(root, X[:0], Y[:0])
+    assert len(read_client_tensors("Mine", 0, few_shot=1)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X, Y[:5], "as many samples as labels"),
+        (X, Y[:, None], "as many samples as labels"),
+        (np.float32(1), Y, "as many samples as labels"),
+        (X, Y + 1, r"labels must be whole numbers in 0\.\.3"),
+        (X, Y - 1, r"labels must be whole numbers in 0\.\.3"),
+        (X, Y + 0.5, "labels must be whole numbers"),
+        (X, Y.astype(str), "labels must be whole numbers"),
+        (np.where(X > 0, np.nan, X), Y, "NaN, infinite"),
+        (np.where(X > 0, 1e39, X.astype(float)), Y, "too large for float32"),
+        (np.array([([1, 2], 2)] * 6, dtype=object), Y, "only images are supported so far, not text"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_named(root, x, y, message):
+    put(root, x, y)
+    with pytest.raises(UsageError, match=rf"Mine.train.0\.npz.*{message}"):
+        read_client_tensors("Mine", 0)
+
+
+def test_other_content_is_refused(root, tmp_path):
+    put(root, None, None, other=X)
+    with pytest.raises(UsageError, match="0.npz is not PFLlib's"):
+        read_data("Mine", 0)
+    with pytest.raises(UsageError, match="1.npz is missing"):
+        read_data("Mine", 1)
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    put(root, Evil(), Y)
+    with pytest.raises(UsageError, match="0.npz is refused"):
+        read_data("Mine", 0)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"num_clients": 2, "num_classes": 1000001}',
+        '{"num_clients": 0, "num_classes": 2}',
+        '{"num_clients": true}',
+    ],
+)
+def test_damaged_config(root, content):
+    (root / "Mine").mkdir()
+    with pytest.raises(UsageError, match=r"config\.json is missing"):
+        read_config("Mine")
+    (root / "Mine" / "config.json").write_text(content)
+    with pytest.raises(UsageError, match=r"config\.json is damaged"):
+        read_config("Mine")
+
+
+def test_a_changed_config_is_read_again(root):
+    put(root, X, Y)
+    read_config("Mine")["num_clients"] = 99  # the caller's own copy
+    assert read_config("Mine")["num_clients"] == 1
+    (root / "Mine" / "config.json").write_text('{"num_clients": 17, "num_classes": 4}')
+    assert read_config("Mine")["num_clients"] == 17
+
+
+def test_shape_from_config_or_file(root):
+    put(root, X, Y)
+    assert dataset_shape({"shape": [3, 8, 8]}, "Mine") == (3, 8, 8)
+    assert dataset_shape(read_config("Mine"), "Mine") == (1, 2, 2)
+    put(root, np.empty(0), Y[:0])  # a first client without images does not know
+    put(root, X, Y, part="test/0.npz")
+    assert dataset_shape(read_config("Mine"), "Mine") == (1, 2, 2)
+    data = read_data("Mine", 0)
+    assert (data["x"].shape, data["x"].dtype, data["y"].shape) == ((0, 1, 2, 2), np.float32, (0,))
+    put(root, np.empty(0), Y[:0], part="test/0.npz")
+    with pytest.raises(UsageError, match="Mine .*has no image at all"):
+        read_data("Mine", 0)
+
+
+@pytest.mark.parametrize(("shape", "source"), [(None, "the first client's have"), ([1, 2, 2], "config.json says")])
+def test_a_client_of_another_shape_is_named(root, shape, source):
+    put(root, X, Y)
+    put(root, X.reshape(6, 1, 4, 1), Y, part="test/0.npz")
+    if shape:
+        (root / "Mine" / "config.json").write_text(json.dumps(read_config("Mine") | {"shape": shape}))
+    read_data("Mine", 0)
+    with pytest.raises(UsageError, match=rf"Mine.test.0\.npz: .*\(1, 4, 1\), {source} \(1, 2, 2\)"):
+        read_data("Mine", 0, is_train=False)
+
+
+@pytest.mark.parametrize(
+    "part", ['"shape": []', '"shape": [1, 0, 2]', '"shape": "x"', '"shape": [true]', '"shape": null']
+)
+def test_an_impossible_shape_is_named(root, part):
+    put(root, X, Y)
+    (root / "Mine" / "config.json").write_text(f'{{"num_clients": 1, "num_classes": 4, {part}}}')
+    with pytest.raises(UsageError, match=r"Mine.config\.json is damaged: shape must be"):
+        read_data("Mine", 0)
+
+
+def test_digest_tells_data_apart(root):
+    put(root, X, Y, name="A")
+    put(root, X, Y, name="B")
+    assert dataset_digest("A") == dataset_digest("B")
+    put(root, X, Y[::-1], name="B")
+    assert dataset_digest("A") != dataset_digest("B")
+    put(root, X, Y, name="C", part="test/0.npz")
+    assert dataset_digest("A") != dataset_digest("C")
+
+
+# --- ensure_dataset ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The digits with the generator's defaults, but for three clients."""
+    folder = tmp_path_factory.mktemp("made") / "Digits"
+    generate("Digits", ["-nc", "3", "--out", str(folder)])
+    return folder
+
+
+def settings_of(root, name="Digits"):
+    config = json.loads((root / name / "config.json").read_text())
+    return config["num_clients"], config["partition"], config["seed"]
+
+
+def test_a_complete_data_set_is_left_alone(root, said):
+    write_dataset(root, "Tiny")
+    before = dataset_digest("Tiny")
+    for count in (None, 4):
+        name, config = ensure_dataset("Tiny", count, said.append)
+        assert (name, config["num_clients"]) == ("Tiny", 4)
+    assert ensure_dataset("tiny", None, said.append)[0] == "Tiny"
+    assert said == [] and dataset_digest("Tiny") == before
+
+
+def test_a_missing_data_set_is_made(root, said):
+    name, config = ensure_dataset("digits", 3, said.append)
+    assert (name, config["num_clients"], config["num_classes"]) == ("Digits", 3, 10)
+    assert len(read_client_tensors("Digits", 2)[1]) > 0
+    assert "data set Digits is not there" in said[0] and "--num_clients 3" in said[0]
+    assert "1797 images in 3 clients" in said[1]
+
+
+@pytest.mark.parametrize("damage", ["config.json", "test/2.npz"])
+def test_an_unfinished_data_set_is_made_again(root, said, digits, damage):
+    shutil.copytree(digits, root / "Digits")
+    before = dataset_digest("Digits")
+    (root / "Digits" / damage).unlink()
+    wanted = 3 if damage == "config.json" else None  # otherwise the config knows
+    assert ensure_dataset("Digits", wanted, said.append)[1]["num_clients"] == 3
+    assert damage in said[0] and dataset_digest("Digits") == before
+
+
+def test_another_number_of_clients(root, said, digits):
+    shutil.copytree(digits, root / "Digits")
+    assert ensure_dataset("Digits", 2, said.append)[1]["num_clients"] == 2
+    assert "has 3 clients, 2 are asked for" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [(["--alpha", "5.0"], "--alpha 5.0 --num_clients 2"), (["iid", "-", "-"], "iid - - --num_clients 2")],
+)
+def test_own_settings_are_never_replaced(root, said, digits, arguments, shown):
+    shutil.copytree(digits, root / "Digits")
+    config = json.loads((digits / "config.json").read_text()) | {"arguments": arguments}
+    (root / "Digits" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="settings of its own") as error:
+        ensure_dataset("Digits", 2, said.append)
+    assert shown in str(error.value) and said == []
+    (root / "Digits" / "train" / "0.npz").unlink()
+    with pytest.raises(UsageError, match=r"0\.npz is missing or empty: it has settings of its own"):
+        ensure_dataset("Digits", None, said.append)
+    assert (root / "Digits" / "train" / "1.npz").exists()
+
+
+def test_another_tools_data_set_is_never_replaced(root, digits):
+    shutil.copytree(digits, root / "Digits")
+    config = json.loads((digits / "config.json").read_text())
+    del config["arguments"]
+    (root / "Digits" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="made by another tool.*generate_Digits.py --num_clients 2"):
+        ensure_dataset("Digits", 2)
+    assert ensure_dataset("Digits", 3)[0] == "Digits"
+
+
+def test_the_command_in_the_error_does_it(root, digits, monkeypatch):
+    import shlex
+    import subprocess
+    import sys
+
+    shutil.copytree(digits, root / "Digits")
+    config = json.loads((digits / "config.json").read_text()) | {"arguments": ["--seed", "4"]}
+    (root / "Digits" / "config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(REPO / "system")
+    with pytest.raises(UsageError) as error:
+        ensure_dataset("Digits", 2)
+    command = shlex.split(str(error.value).rpartition(": ")[2])
+    assert command[0] == "python"
+    subprocess.run([sys.executable, *command[1:]], check=True, capture_output=True)
+    assert settings_of(root) == (2, "dir", 4)
+    assert ensure_dataset("Digits", 2)[1]["num_clients"] == 2
+
+
+def test_data_sets_without_a_generator(root):
+    write_dataset(root, "Tiny")
+    with pytest.raises(UsageError, match="has 4 clients, 10 are asked for: use -nc 4 or make it again"):
+        ensure_dataset("Tiny", 10)
+    (root / "Tiny" / "test" / "1.npz").unlink()
+    with pytest.raises(UsageError, match=r"1\.npz is missing or empty: make it again with the tool"):  # no -nc helps
+        ensure_dataset("Tiny", 10)
+    (root / "Tiny" / "config.json").unlink()
+    with pytest.raises(UsageError, match=r"config\.json is missing.*make it again with the tool"):
+        ensure_dataset("Tiny", None)
+
+
+@pytest.mark.parametrize(("name", "near"), [("Cifar", "Cifar10"), ("fashion", "FashionMNIST"), ("Tyni", "Tiny")])
+def test_an_unknown_name_gets_the_nearest(root, name, near):
+    write_dataset(root, "Tiny")
+    with pytest.raises(UsageError, match=rf"no data set '{name}': did you mean {near}\?.*Digits"):
+        ensure_dataset(name, None)
+    with pytest.raises(UsageError, match="no data set 'xyz': Known are Cifar10, "):
+        ensure_dataset("xyz", None)
+
+
+def test_a_failing_generator_is_reported_with_the_command(root, said, tmp_path):
+    (root / "MNIST").mkdir()
+    config = {"num_clients": 3, "num_classes": 10, "arguments": ["--source", "/does/not/exist.npz"]}
+    (root / "MNIST" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError) as error:
+        ensure_dataset("MNIST", 5, said.append)
+    assert "making it failed: --source /does/not/exist.npz is missing" in str(error.value)
+    assert "--num_clients 5" in str(error.value).splitlines()[-1]

@@ -1,0 +1,379 @@
+"""The generators' commands, from the spelling to the files and the picture."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flcore.data import plot_partition
+from flcore.data.generate import main, parse
+from flcore.data.sources import KNOWN
+from support import REPO
+
+
+def run(*command, cwd=REPO, **environment):
+    return subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """600 images of 10 classes; the first pixel of image i is i % 251, and i // 251 the second."""
+    x = np.zeros((600, 1, 4, 4), np.uint8)
+    x[:, 0, 0, 0], x[:, 0, 0, 1] = np.arange(600) % 251, np.arange(600) // 251
+    np.savez(tmp_path / "images.npz", x=x, y=np.random.default_rng(0).integers(0, 10, 600))
+    return tmp_path / "images.npz"
+
+
+def generate(npz, *argv, name="MNIST"):
+    main(name, [*map(str, argv), "--source", str(npz), "--out", str(npz.parent / "out")])
+    return npz.parent / "out"
+
+
+def config_of(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+def images_of(folder):
+    """Which images of the fixture each client holds, read as PFLlib reads them."""
+    clients = []
+    for i in range(config_of(folder)["num_clients"]):
+        parts = [np.load(folder / part / f"{i}.npz", allow_pickle=True)["data"].item() for part in ("train", "test")]
+        pixels = np.rint((np.concatenate([part["x"] for part in parts]) * 0.5 + 0.5) * 255).astype(int)
+        clients.append(sorted(pixels[:, 0, 0, 0] + 251 * pixels[:, 0, 0, 1]))
+    return clients
+
+
+# --- spelling ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "non-iid - dir",
+        "noniid - Dir",
+        "noniid balance dir",
+        "noniid balance exdir",
+        "noniid - -",
+        "noniid unbalanced pat",
+        "--alpha 0",
+        "--alpha nan",
+        "--alpha inf",
+        "--num_clients 0",
+        "--num_clients two",
+        "--train_ratio 1",
+        "--train_ratio 0",
+        "--fraction 0",
+        "--fraction 1.5",
+        "--min_samples 1",
+        "noniid - pat --classes_per_client 11",
+        "--seed -1",
+        "--source /does/not/exist",
+        "--bogus",
+    ],
+)
+def test_wrong_spellings_exit_2_with_usage_before_anything_is_loaded(wrong, monkeypatch, capsys):
+    monkeypatch.setattr("flcore.data.generate.load", None)
+    with pytest.raises(SystemExit) as exit:
+        main("MNIST", wrong.split())
+    assert exit.value.code == 2 and "usage: generate_MNIST.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "terms", "note"),
+    [
+        ("", ("noniid", "-", "dir"), ""),
+        ("noniid", ("noniid", "-", "dir"), ""),
+        ("noniid - dir", ("noniid", "-", "dir"), ""),
+        ("noniid --alpha 0.5 - exdir", ("noniid", "-", "exdir"), ""),
+        ("noniid balance pat", ("noniid", "balance", "pat"), ""),
+        ("iid", ("iid", "-", "-"), ""),
+        ("iid - -", ("iid", "-", "-"), ""),
+        ("iid balance -", ("iid", "balance", "-"), ""),
+        ("iid balance dir", ("iid", "balance", "-"), "the partition dir is ignored for iid"),
+        ("iid - - --alpha 3", ("iid", "-", "-"), "--alpha is ignored for iid"),
+        ("noniid - pat --alpha 3", ("noniid", "-", "pat"), "--alpha is ignored for pat"),
+        ("--classes_per_client 3", ("noniid", "-", "dir"), "--classes_per_client is ignored for dir"),
+    ],
+)
+def test_spellings(given, terms, note, capsys):
+    args = parse("MNIST", given.split())
+    assert (args.niid, args.balance, args.partition) == terms
+    out = capsys.readouterr().out
+    assert out == (f"note: {note}\n" if note else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("non-iid - dir", "noniid"),
+        ("NonIID", "noniid"),
+        ("IID", "iid"),
+        ("noniid - Dir", "dir"),
+        ("noniid - dirichlet", "dir"),
+        ("noniid - pathological", "pat"),
+        ("noniid - ex-dir", "exdir"),
+        ("noniid balanced pat", "balance"),
+        ("noniid unbalanced pat", "-"),
+        ("noniid dir", None),
+        ("noniid - xyz", None),
+    ],
+)
+def test_near_misses_are_understood_but_not_guessed(given, meant, capsys):
+    with pytest.raises(SystemExit):
+        parse("MNIST", given.split())
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "must be" in message and message.endswith("In full: noniid - dir")
+    assert (f"did you mean {meant}?" in message) if meant else "did you mean" not in message
+
+
+def test_exdir_works_as_help_spells_it(tmp_path, capsys):
+    main("Digits", ["noniid", "-", "exdir", "--out", str(tmp_path / "Digits")])
+    config = config_of(tmp_path / "Digits")
+    assert (config["alpha"], config["class_per_client"], config["arguments"]) == (100, 2, ["noniid", "-", "exdir"])
+    assert parse("Digits", "noniid - exdir --alpha 0.1".split()).arguments[-2:] == ["--alpha", "0.1"]
+    assert parse("Digits", "noniid - exdir --alpha 100".split()).arguments == ["noniid", "-", "exdir"]
+    with pytest.raises(SystemExit):
+        parse("Digits", ["--help"])
+    assert "(0.1 for dir, 100 for exdir)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_paper_defaults():
+    args = parse("Cifar100", [])
+    assert (args.num_clients, args.alpha, args.train_ratio, args.seed, args.fraction) == (20, 0.1, 0.75, 1, 1.0)
+    assert parse("Cifar100", ["noniid", "-", "pat"]).classes_per_client == 10
+    assert parse("Digits", ["noniid", "-", "pat"]).classes_per_client == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "noted"),
+    [
+        ("", []),
+        ("noniid - dir --alpha 0.1 --seed 1 --num_clients 7 --force --plot", []),
+        ("noniid - pat --classes_per_client 2", ["noniid", "-", "pat"]),
+        ("--repair --alpha 0.5", ["--alpha", "0.5", "--repair"]),
+    ],
+)
+def test_only_what_differs_from_the_defaults_is_noted(given, noted):
+    assert parse("MNIST", given.split()).arguments == noted
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def test_all_images_once_in_pfllibs_files(npz, capsys):
+    folder = generate(npz, "noniid", "-", "dir", "-nc", 5)
+    clients = images_of(folder)
+    assert sorted(sum(clients, [])) == list(range(600))
+    config = config_of(folder)
+    assert config["Size of samples for labels in clients"][0] == sorted(
+        config["Size of samples for labels in clients"][0]
+    )
+    assert [sum(n for _, n in own) for own in config["Size of samples for labels in clients"]] == list(
+        map(len, clients)
+    )
+    assert (config["num_classes"], config["shape"], config["partition"], config["min_samples"]) == (
+        10,
+        [1, 4, 4],
+        "dir",
+        40,
+    )
+    assert (config["repaired"], config["source"], config["class_per_client"]) == (0, str(npz), None)
+    data = np.load(folder / "train" / "0.npz", allow_pickle=True)["data"].item()
+    assert data["x"].dtype == np.float32 and data["y"].dtype == np.int64 and data["x"].min() == -1
+    assert "600 images in 5 clients (dir)" in capsys.readouterr().out
+
+
+def test_fraction_is_a_random_subset_drawn_from_the_seed(npz):
+    # with one client and all classes the images come out class by class, in the order of the data set
+    first = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2))
+    again = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2, "--force"))
+    other = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2, "--seed", 2))
+    assert len(set(first[0])) == len(first[0]) == 120
+    assert first == again and first != other and first[0] != list(range(120))
+
+
+def test_same_settings_do_nothing_other_settings_make_it_again(npz, monkeypatch, capsys):
+    folder = generate(npz, "-nc", 5)
+    capsys.readouterr()
+    made = (folder / "config.json").stat().st_mtime_ns
+    generate(npz, "-nc", 5)
+    assert "already there" in capsys.readouterr().out and (folder / "config.json").stat().st_mtime_ns == made
+    for other in (["--seed", 3], ["noniid", "-", "pat"], ["noniid", "-", "pat", "--classes_per_client", 3]):
+        generate(npz, "-nc", 5, *other)
+        assert "making it again, since" in capsys.readouterr().out
+    assert config_of(folder)["class_per_client"] == 3
+    generate(npz, "-nc", 5, *other, "--force")
+    assert "making it again\n" in capsys.readouterr().out
+    (folder / "test" / "3.npz").unlink()
+    generate(npz, "-nc", 5, *other)
+    assert (folder / "test" / "3.npz").exists()
+
+
+def test_impossible_settings_leave_the_earlier_data_set_alone(npz, capsys):
+    folder = generate(npz, "-nc", 5)
+    before = images_of(folder)
+    with pytest.raises(SystemExit) as exit:
+        generate(npz, "-nc", 40, "--alpha", 0.001)
+    assert exit.value.code == 2 and "--repair" in capsys.readouterr().err
+    assert images_of(folder) == before
+    generate(npz, "-nc", 40, "--alpha", 0.001, "--repair")
+    assert config_of(folder)["repaired"] > 0 and "images were moved" in capsys.readouterr().out
+    assert sorted(sum(images_of(folder), [])) == list(range(600))
+
+
+def test_a_wrong_source_exits_2_with_its_name(npz, capsys):
+    npz.write_bytes(b"nothing")
+    with pytest.raises(SystemExit) as exit:
+        generate(npz)
+    assert exit.value.code == 2 and str(npz) in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_no_traceback(npz, capsys):
+    (npz.parent / "out").write_text("a file")
+    with pytest.raises(SystemExit) as exit:
+        generate(npz, "-nc", 5)
+    assert exit.value.code == 1 and capsys.readouterr().err.startswith("error: ")
+
+
+# --- as commands ------------------------------------------------------------------------------------------------------
+
+
+def test_command_from_elsewhere(tmp_path):
+    made = run(REPO / "dataset" / "generate_Digits.py", "iid", "balance", "-", "--out", "Digits", cwd=tmp_path)
+    assert made.returncode == 0 and "1797 images in 20 clients (iid)" in made.stdout, made.stderr
+    counts = plot_partition.read_counts(tmp_path / "Digits" / "config.json")
+    assert counts.shape == (20, 10) and (counts.max(0) - counts.min(0) < 20).all()
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name != "Digits"])
+def test_every_generator_is_there_and_thin(name):
+    text = (REPO / "dataset" / f"generate_{name}.py").read_text()
+    assert f'main("{name}")' in text and len(text.splitlines()) < 10
+
+
+def test_no_network_is_an_error_that_helps(tmp_path):
+    # a copy of the repository's two folders, so that nobody's downloads matter
+    for folder in ("system/flcore", "dataset/utils"):
+        shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPO / "dataset" / "generate_Cifar10.py", tmp_path / "dataset")
+    proxy = "http://127.0.0.1:9"  # nobody answers there
+    failed = run(
+        "generate_Cifar10.py", "noniid", "-", "dir", cwd=tmp_path / "dataset", https_proxy=proxy, HTTPS_PROXY=proxy
+    )
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert "cs.toronto.edu" in failed.stderr and "--source" in failed.stderr
+    assert not (tmp_path / "dataset" / "Cifar10").exists()
+
+
+PFLLIB_STYLE = """
+import os, random, sys
+import numpy as np
+from flcore.data.dataset_utils import check, separate_data, split_data, save_file
+
+random.seed(1)
+np.random.seed(1)
+num_clients = 4
+dir_path = "Made/"
+
+def generate_dataset(dir_path, num_clients, niid, balance, partition):
+    if not os.path.exists(dir_path):
+        os.makedirs(dir_path)
+    config_path, train_path, test_path = dir_path + "config.json", dir_path + "train/", dir_path + "test/"
+    if check(config_path, train_path, test_path, num_clients, niid, balance, partition):
+        return
+    images = np.random.randn(400, 1, 4, 4).astype(np.float32)
+    labels = np.random.randint(0, 5, 400)
+    X, y, statistic = separate_data((images, labels), num_clients, 5, niid, balance, partition, class_per_client=2)
+    train_data, test_data = split_data(X, y)
+    save_file(config_path, train_path, test_path, train_data, test_data, num_clients, 5,
+        statistic, niid, balance, partition)
+
+if __name__ == "__main__":
+    niid = sys.argv[1] == "noniid"
+    balance = sys.argv[2] == "balance"
+    partition = sys.argv[3] if sys.argv[3] != "-" else None
+    generate_dataset(dir_path, num_clients, niid, balance, partition)
+"""
+
+
+def test_a_generator_in_pfllibs_style_runs(tmp_path):
+    for folder in ("system/flcore", "dataset/utils"):
+        shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "dataset" / "generate_Made.py").write_text(PFLLIB_STYLE)
+    command = "generate_Made.py", "noniid", "-", "dir"
+    made = run(*command, cwd=tmp_path / "dataset")
+    assert made.returncode == 0, made.stderr
+    config = config_of(tmp_path / "dataset" / "Made")
+    assert config["num_clients"] == 4 and config["non_iid"] and "seed" not in config
+    sizes = [sum(n for _, n in own) for own in config["Size of samples for labels in clients"]]
+    files = tmp_path / "dataset" / "Made" / "train"
+    trained = [len(np.load(files / f"{i}.npz", allow_pickle=True)["data"].item()["y"]) for i in range(4)]
+    assert sum(sizes) == 400 and trained == [size * 3 // 4 for size in sizes]
+    assert "already there" in run(*command, cwd=tmp_path / "dataset").stdout
+
+
+@pytest.mark.slow
+def test_cifar100_from_an_npz(tmp_path):
+    folder = REPO.parent / "shared" / "data"
+    if not (folder / "make_npz.py").is_file():
+        pytest.skip("needs the CIFAR-100 images beside the repository")
+    assert run(folder / "make_npz.py", "cifar100", tmp_path / "c.npz").returncode == 0
+    flags = ["--source", tmp_path / "c.npz", "--fraction", 0.2, "--out", tmp_path / "Cifar100"]
+    made = run(REPO / "dataset" / "generate_Cifar100.py", "noniid", "-", "dir", *flags)
+    assert made.returncode == 0 and "12000 images in 20 clients (dir)" in made.stdout, made.stderr
+    counts = plot_partition.read_counts(tmp_path / "Cifar100" / "config.json")
+    assert counts.shape == (20, 100) and counts.sum() == 12_000 and counts.sum(1).min() >= 40 and counts.any(0).all()
+    assert config_of(tmp_path / "Cifar100")["shape"] == [3, 32, 32]
+
+
+# --- picture ----------------------------------------------------------------------------------------------------------
+
+
+def test_plot_flag(npz, capsys):
+    folder = generate(npz, "-nc", 5, "--plot")
+    assert (folder / "partition.png").read_bytes().startswith(b"\x89PNG")
+    (folder / "partition.png").unlink()
+    generate(npz, "-nc", 5, "--plot")  # also where nothing else is to be done
+    assert (folder / "partition.png").exists()
+
+
+@pytest.mark.parametrize("statistic", [[[[0, 3], [2, 1]], [], [[1, 5]]], [[], [], []]])
+def test_picture_from_config_alone_with_empty_clients(tmp_path, statistic):
+    config = {"num_clients": 3, "num_classes": 4, "Size of samples for labels in clients": statistic}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert plot_partition.draw(tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 20])
+def test_ticks_are_whole_numbers(tmp_path, clients, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure.axes[0]))
+    config = {"num_clients": clients, "num_classes": 1, "Size of samples for labels in clients": [[[0, 3]]] * clients}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plot_partition.draw(tmp_path)
+    for ticks in (drawn[0].get_xticks(), drawn[0].get_yticks()):
+        assert 0 in ticks and (ticks == ticks.astype(int)).all()
+
+
+def test_a_large_picture_stays_a_sensible_size(tmp_path):
+    from PIL import Image
+
+    counts = np.random.default_rng(0).integers(0, 50, (100, 100))
+    statistic = [[[c, int(n)] for c, n in enumerate(own) if n] for own in counts]
+    config = {"num_clients": 100, "num_classes": 100, "Size of samples for labels in clients": statistic}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    width, height = Image.open(plot_partition.draw(tmp_path)).size
+    assert 1000 < height <= width < 2500
+
+
+def test_picture_without_a_data_set(tmp_path):
+    failed = run(REPO / "dataset" / "plot_partition.py", tmp_path / "None")
+    assert failed.returncode == 2 and failed.stderr.startswith("error: ") and "config.json is missing" in failed.stderr

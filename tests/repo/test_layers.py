@@ -1,0 +1,49 @@
+"""Imports flow one way, as the architecture says."""
+
+import ast
+
+import pytest
+
+from support import REPO
+
+SYSTEM = REPO / "system"
+ORDER = [
+    "flcore.utils",
+    "flcore.data",
+    "flcore.trainmodel",
+    "flcore.clients",
+    "flcore.servers",
+    "flcore.executors",
+    "flcore.registry",
+    "main",
+]
+
+
+def layer(module):
+    return next((i for i, name in enumerate(ORDER) if module == name or module.startswith(name + ".")), None)
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "flcore":
+                yield from (f"flcore.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", sorted(SYSTEM.rglob("*.py")), ids=lambda path: str(path.relative_to(SYSTEM)))
+def test_no_import_points_upwards(path):
+    own = layer(".".join(path.relative_to(SYSTEM).with_suffix("").parts))
+    for module in imports(path):
+        if layer(module) is not None:
+            assert layer(module) <= own, f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("name", ["clients/localrule.py", "servers/roundloop.py", "trainmodel/cpd.py"])
+def test_portable_files_import_torch_and_the_standard_library_only(name):
+    allowed = {"torch", "__future__", "time", "random", "typing", "collections", "functools", "math"}
+    assert {module.split(".")[0] for module in imports(SYSTEM / "flcore" / name)} <= allowed
