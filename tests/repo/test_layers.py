@@ -15,6 +15,7 @@ ORDER = [
     "flcore.servers",
     "flcore.executors",
     "flcore.registry",
+    "utils",  # PFLlib's names
     "main",
 ]
 

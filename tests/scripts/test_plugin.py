@@ -17,6 +17,9 @@ from support import REPO
 
 DOUBLE = REPO / "tests" / "pfllib_double"
 
+# PFLlib's programs find their own `flcore` first
+PFLLIBS_OWN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+
 _spec = importlib.util.spec_from_file_location("install_plugin", REPO / "scripts" / "install_plugin.py")
 assert _spec and _spec.loader
 plugin = importlib.util.module_from_spec(_spec)
@@ -168,7 +171,7 @@ def command(checkout: Path, *flags: str) -> int:
 
 def run_main(checkout: Path, *flags: str) -> str:
     line = [sys.executable, "main.py", *flags]
-    done = subprocess.run(line, cwd=checkout / "system", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, cwd=checkout / "system", capture_output=True, text=True, timeout=60, env=PFLLIBS_OWN)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -533,7 +536,7 @@ def test_copied_files_import_only_what_pfllib_has(name):
 
 
 def test_the_double_offers_no_more_than_pfllib():
-    surface = json.loads((REPO / "tests/pfllib_surface.json").read_text(encoding="utf-8"))
+    surface = json.loads((REPO / "tests/repo/pfllib_surface.json").read_text(encoding="utf-8"))
     for name, file in (("Client", "clients/clientbase.py"), ("Server", "servers/serverbase.py")):
         tree = ast.parse((DOUBLE / "system/flcore" / file).read_text(encoding="utf-8"))
         (base,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
@@ -574,7 +577,7 @@ def train(root: Path, algorithm: str, *flags: str, start=("main.py",)) -> tuple[
     base = ["-data", "TinyCifar100", "-ncl", "10", "-nc", "4", "-gr", "2", "-dev", "cpu", "-lbs", "5", "-lr", "0.05"]
     done = subprocess.run(
         [sys.executable, *start, "-algo", algorithm, *base, *flags],
-        cwd=root / "system", capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=root / "system", capture_output=True, text=True, timeout=300, env=PFLLIBS_OWN,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with h5py.File(root / "results" / f"TinyCifar100_{algorithm}_test_0.h5") as file:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 
-import main
+from flcore.data import data_utils
 from flcore.executors.loop import LoopExecutor
 from flcore.trainmodel.build import build_model, split_head
 from flcore.utils.seeds import seed_everything
 from support import REPO, write_dataset, write_generator
-from utils import data_utils
 
 
 def curve(algorithm: str) -> list[list[float]]:
@@ -28,6 +27,8 @@ def _curve(algorithm: str, folder: str) -> list[list[float]]:
     flags = ["-algo", algorithm, "-data", "Golden", "-gr", "5", "-jr", "0.75", "--data_dir", folder]
     if algorithm == "FedKTL":
         flags += ["--generator", str(write_generator(Path(folder) / "generator.pt")), "-nd", "6"]
+    import main
+
     args, _, server_class = main.read_arguments(flags)
     args.device, args.repeat = torch.device("cpu"), 0
     main.use_data(args)
