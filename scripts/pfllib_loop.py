@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from sklearn.preprocessing import label_binarize
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from flcore.data.data_utils import read_client_tensors
 from flcore.trainmodel.cpd import (
     aggregate_prototypes,
     class_prototypes,
@@ -42,7 +40,7 @@ class LoopClient:
     """One participant: FedAvg, or with ``args.algorithm`` FedRep and FedCPD a head of its own."""
 
     def __init__(self, args: Any, id: int) -> None:
-        self.args, self.id, self.folder = args, id, Path(args.data_dir).resolve() / args.dataset
+        self.args, self.id, self.folder = args, id, args.dataset.folder.resolve()
         self.model = copy.deepcopy(args.model)
         self.phases = [("", args.local_epochs)]
         if args.algorithm != "FedAvg":
@@ -52,9 +50,7 @@ class LoopClient:
         }
         self.loss = nn.CrossEntropyLoss()
         # Read once with our checks, since `read` runs whatever a pickle holds.
-        self.train_samples, test_samples = (
-            len(read_client_tensors(args.dataset, id, is_train)[1]) for is_train in (True, False)
-        )
+        self.train_samples, test_samples = (len(args.dataset.tensors(id, is_train)[1]) for is_train in (True, False))
         if not test_samples:
             raise UsageError(f"client {id} of {args.dataset} has no test samples, and PFLlib's loop needs some")
         self.prototypes: tuple[Tensor, Tensor] | None = None  # the global ones (C, K), and which are seen (C,)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from flcore import registry
-from flcore.data import data_utils
+from flcore.data.ensure import ensure_dataset
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
@@ -53,9 +53,9 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algori
 
 def use_data(args: argparse.Namespace) -> None:
     """Makes sure that the data set is there and fits; takes from it what was not given."""
-    data_utils.ROOT = Path(args.data_dir)
     wanted = None if args.num_clients is None else args.num_clients + args.num_new_clients
-    args.dataset, config = data_utils.ensure_dataset(args.dataset, wanted)
+    args.dataset = ensure_dataset(args.dataset, wanted, args.data_dir)
+    config = args.dataset.config()
     if args.num_clients is None:
         args.num_clients = config["num_clients"] - args.num_new_clients
         if args.num_clients < 1:
@@ -67,11 +67,11 @@ def use_data(args: argparse.Namespace) -> None:
             f"-ncl {args.num_classes}: {args.dataset} has {config['num_classes']} classes; leave -ncl out."
         )
     args.num_classes = config["num_classes"]
-    args.shape = data_utils.dataset_shape(config, args.dataset)
-    args.data_digest = data_utils.dataset_digest(args.dataset)
+    args.shape = args.dataset.shape()
+    args.data_digest = args.dataset.digest()
     # Better refused now than after the model is built, or after training.
     for i in (0, *range(args.num_clients, args.num_clients + args.num_new_clients)):
-        data_utils.read_data(args.dataset, i)
+        args.dataset.read(i)
 
 
 def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: Any) -> None:
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             args.model.to(args.device)
             server = server_class(args, repeat)
             files.update(**server.privacy)
-            if data_utils.dataset_digest(args.dataset) != args.data_digest:
+            if args.dataset.digest() != args.data_digest:
                 raise RunError(f"data set {args.dataset} was changed while this run was using it; start it again")
             options = {"stack_size": args.stack_size} if args.executor == "stacked" else {}
             server.executor = EXECUTORS[args.executor](**options)

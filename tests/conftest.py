@@ -1,11 +1,9 @@
 """Fixtures that tests share; what is no fixture lies in support/."""
 
-import importlib.util
-
 import pytest
 import torch
 
-from support import REPO, write_dataset, write_generator
+from support import REPO, load_module, write_dataset, write_generator
 
 
 @pytest.fixture(scope="session")
@@ -25,15 +23,13 @@ def generator_file(tmp_path_factory):
 
 
 @pytest.fixture
-def make_server(data_root, generator_file, monkeypatch):
+def make_server(data_root, generator_file):
     """``make_server("FedCPD", "-gr", "2", dataset="Tiny", executor=...)`` -> a server ready to train."""
     import main
-    from flcore.data import data_utils
     from flcore.executors.loop import LoopExecutor
     from flcore.trainmodel.build import build_model, split_head
     from flcore.utils.seeds import seed_everything
 
-    monkeypatch.setattr(data_utils, "ROOT", data_root)
     torch.set_num_threads(1)
 
     def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN", device="cpu"):
@@ -56,13 +52,7 @@ def make_server(data_root, generator_file, monkeypatch):
 def pfllib_pair(monkeypatch):
     """A PFLlib-style server's module, with its client: written for the double's bases, on ours here."""
 
-    def load(name):
-        path = REPO / "tests" / "pfllib_double" / "system" / "flcore" / name
-        spec = importlib.util.spec_from_file_location(f"double_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    pair = load("servers/serveravg.py")
-    monkeypatch.setattr(pair, "clientAVG", load("clients/clientavg.py").clientAVG)
+    flcore = REPO / "tests" / "pfllib_double" / "system" / "flcore"
+    pair = load_module(flcore / "servers" / "serveravg.py")
+    monkeypatch.setattr(pair, "clientAVG", load_module(flcore / "clients" / "clientavg.py").clientAVG)
     return pair

@@ -136,11 +136,10 @@ def test_an_interrupted_run_keeps_its_rounds(data_root, tmp_path, kind):
 
 def test_data_that_change_during_a_run_stop_it(data_root, tmp_path, monkeypatch, capsys):
     import main
-    from flcore.data import data_utils
+    from flcore.data.reading import DataSet
 
     digests = iter(["one", "two"])
-    monkeypatch.setattr(data_utils, "dataset_digest", lambda name: next(digests))
-    monkeypatch.setattr(data_utils, "ROOT", data_root)
+    monkeypatch.setattr(DataSet, "digest", lambda data: next(digests))
     assert main.main(["-data", "Tiny", "--data_dir", str(data_root), "--results_dir", str(tmp_path), "-gr", "1"]) == 1
     assert "was changed" in capsys.readouterr().err
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from flcore.clients.clientbase import Batches, micro_auc
 from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages, head_loss, sgd_step
-from flcore.data.data_utils import read_client_tensors
 from flcore.trainmodel.build import build_model, split_head
 from flcore.trainmodel.models import BaseHeadSplit
 from flcore.utils.seeds import torch_generator
@@ -265,6 +264,6 @@ def test_images_lie_as_the_model_wants_them_also_in_a_batch(make_server):
     (batch, _), *_ = client.load_train_data()
     for images in (x, batch, *x.split(7)):
         assert images.stride()[1] == 1 and images.shape[1:] == (1, 20, 20)
-    fresh, _ = read_client_tensors("Tiny", 0, True, 0)
+    fresh, _ = client.dataset.tensors(0)
     assert fresh.is_contiguous() and torch.equal(x, fresh)
     assert make_server("FedAvg", model="MLR").clients[0].data[0].stride()[1] == 400

@@ -24,7 +24,7 @@ import install_plugin  # noqa: E402 (the folder of scripts is no package)
 import main
 import report  # noqa: E402
 import train_generator  # noqa: E402
-from flcore.data import data_utils, plot_partition
+from flcore.data import plot_partition
 from flcore.data.generate import main as generate
 from flcore.data.readers import IDX_PARTS
 from flcore.utils import result_utils, safe_load
@@ -46,7 +46,6 @@ def original(tmp_path_factory):
 def folder(original, tmp_path, monkeypatch):
     """A folder with the data sets in data/, to be damaged."""
     shutil.copytree(original, tmp_path / "data")
-    monkeypatch.setattr(data_utils, "ROOT", tmp_path / "data")
     monkeypatch.setattr(result_utils, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(safe_load, "UNPACKED", 2**20)  # small bombs are made faster
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import torch
 
 import main
 from flcore import registry
-from flcore.data import data_utils
+from flcore.data import reading
 from flcore.data.dataset_utils import separate_data
 from flcore.trainmodel.build import build_model
 from flcore.utils import result_utils
@@ -17,7 +17,6 @@ from support import write_dataset
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """``run("-algo", "FedAvg", sizes...)`` -> the arrays of a run on a data set with these sizes."""
-    monkeypatch.setattr(data_utils, "ROOT", tmp_path)
     monkeypatch.setattr(result_utils, "RESULTS", tmp_path)
 
     def call(*flags, algorithm="FedAvg", **sizes):
@@ -36,15 +35,15 @@ def test_the_saved_model_has_the_last_accuracy(run, tmp_path):
     model = build_model("CNN", (1, 20, 20), 4)
     saved = torch.load(tmp_path / "results" / "Tiny_FedAvg_test_0.pt", weights_only=True)
     model.load_state_dict({name.removeprefix("base.").replace("head.", "fc."): v for name, v in saved.items()})
-    tests = [data_utils.read_client_tensors("Tiny", i, is_train=False) for i in range(4)]
+    tests = [reading.DataSet("Tiny", tmp_path).tensors(i, is_train=False) for i in range(4)]
     x, y = map(torch.cat, zip(*tests, strict=True))
     with torch.no_grad():
         assert float((model(x).argmax(1) == y).double().mean()) == pytest.approx(last, abs=1e-6)
 
 
 def test_files_are_read_once_whatever_the_number_of_rounds(run, monkeypatch):
-    reads, original = [], data_utils.load_npz
-    monkeypatch.setattr(data_utils, "load_npz", lambda path: reads.append(path) or original(path))
+    reads, original = [], reading.load_npz
+    monkeypatch.setattr(reading, "load_npz", lambda path: reads.append(path) or original(path))
     run("-gr", "4", "-m", "MLR")
     assert len(set(reads)) == 8 and len(reads) <= 8 + 2  # the first is looked at for its shape, and checked
 

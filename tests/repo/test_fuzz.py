@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from flcore.data import data_utils, readers
+from flcore.data import readers, reading
 from flcore.trainmodel.ktl import ImageGenerator
 from flcore.utils import result_utils, safe_load
 from flcore.utils.errors import UsageError
@@ -76,7 +76,7 @@ def read_generator(path):
 
 
 READERS = {  # by the end of the file's name
-    ".client.npz": data_utils._load,
+    ".client.npz": reading.read_partition,
     ".npz": safe_load.load_npz,
     ".npy": safe_load.load_npy,
     ".pkl": safe_load.load_pickle,

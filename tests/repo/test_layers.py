@@ -17,6 +17,7 @@ ORDER = [
     "flcore.registry",
     "utils",  # PFLlib's names
     "main",
+    "utils",  # PFLlib's names, which nothing of ours needs
 ]
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from flcore.clients.clientbase import Client
-from flcore.data import data_utils, dataset_utils
 from flcore.servers.serverbase import Server
-from flcore.utils import result_utils
 from flcore.utils.args import FLAGS
+from support import REPO, load_module
 
 SURFACE = json.loads(Path(__file__).with_name("pfllib_surface.json").read_text())
 
@@ -74,15 +73,15 @@ def test_every_attribute_of_the_base_classes_is_set(base, part):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "parameters"),
+    ("path", "name", "parameters"),
     [
-        (module, name, parameters)
-        for module in (data_utils, dataset_utils, result_utils)
-        for name, parameters in SURFACE[module.__name__.split(".")[-1]].items()
+        (path, name, parameters)
+        for path in ("system/utils/data_utils.py", "system/utils/result_utils.py", "dataset/utils/dataset_utils.py")
+        for name, parameters in SURFACE[Path(path).stem].items()
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_every_function_is_there(module, name, parameters):
+def test_every_function_is_there(path, name, parameters):
     if name in NOT_OFFERED:
         pytest.skip("not offered")
-    assert accepts(getattr(module, name), parameters)
+    assert accepts(getattr(load_module(REPO / path), name), parameters)

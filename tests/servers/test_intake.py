@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
-from flcore.servers import intake, serverbase
+from flcore.servers import intake
 from flcore.servers.serveravg import FedAvg
 from flcore.utils.errors import RunError
 from support import same_tensors
@@ -83,8 +84,8 @@ def test_threads_are_equal_to_the_loop_in_parts(make_server, small_parts, algori
 
 
 def test_a_thousand_trained_models_are_never_in_memory_together(make_server, small_parts, monkeypatch):
-    read = serverbase.read_client_tensors
-    monkeypatch.setattr(serverbase, "read_client_tensors", lambda name, i, *how: read(name, i % 4, *how))
+    read = DataSet.tensors
+    monkeypatch.setattr(DataSet, "tensors", lambda data, i, *how: read(data, i % 4, *how))
     server = make_server("FedAvg", "-gr", "1", model="MLR")
     server.num_clients = server.num_join_clients = 1000
     server.attackers = [False] * 1000

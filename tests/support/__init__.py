@@ -1,5 +1,6 @@
 """What tests share: tiny data sets, comparisons, shortened runs."""
 
+import importlib.util
 import json
 import warnings
 from pathlib import Path
@@ -56,6 +57,14 @@ def write_generator(file):
         warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
         torch.jit.trace(net, torch.zeros(1, 6)).save(str(file))
     return file
+
+
+def load_module(path):
+    """The module in a file that no import finds."""
+    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def same_tensors(first, second):

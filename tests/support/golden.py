@@ -14,12 +14,8 @@ from support import REPO, write_dataset, write_generator
 
 def curve(algorithm: str) -> list[list[float]]:
     """Rows of round, accuracy at A, accuracy at B, training loss (the last two end one round earlier)."""
-    previous = data_utils.ROOT
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            return _curve(algorithm, folder)
-        finally:
-            data_utils.ROOT = previous
+        return _curve(algorithm, folder)
 
 
 def _curve(algorithm: str, folder: str) -> list[list[float]]:

@@ -6,10 +6,10 @@ import os
 import pytest
 import torch
 
+from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
-from flcore.servers import serverbase
 from flcore.trainmodel import state_store
 from flcore.trainmodel.state_store import StateStore
 from flcore.utils.errors import RunError, UsageError
@@ -36,8 +36,8 @@ def stop_between_rounds(server, done):
 
 
 def test_a_thousand_clients_of_fedavg_hold_no_thousand_models(make_server, monkeypatch):
-    read = serverbase.read_client_tensors
-    monkeypatch.setattr(serverbase, "read_client_tensors", lambda name, i, *how: read(name, i % 4, *how))
+    read = DataSet.tensors
+    monkeypatch.setattr(DataSet, "tensors", lambda data, i, *how: read(data, i % 4, *how))
     server = make_server("FedAvg", "-jr", "0.1", model="MLR")
     server.clients = server._make_clients(type(server.clients[0]), range(1000))
     server.num_clients, server.num_join_clients = 1000, 100

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
-from flcore.data.data_utils import read_client_tensors
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils import privacy
 from flcore.utils.result_utils import write_in_place
@@ -187,7 +186,7 @@ class Client(LocalRule):
     def tensors(self, is_train: bool) -> Data:
         """All samples of one split: x (n, ...), y (n), read once and kept on the device."""
         if is_train not in self._tensors:
-            self._tensors[is_train] = self._place(read_client_tensors(self.dataset, self.id, is_train, self.few_shot))
+            self._tensors[is_train] = self._place(self.dataset.tensors(self.id, is_train, self.few_shot))
         return self._tensors[is_train]
 
     def _place(self, data: Data) -> Data:

@@ -19,7 +19,6 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
-from flcore.data.data_utils import read_client_tensors
 from flcore.servers import dlg, faults
 from flcore.servers.intake import Intake
 from flcore.servers.robust import robust_mean, robust_prototypes
@@ -154,7 +153,7 @@ class Server(RoundLoop):
         clients: list[Any] = []
         forward = None
         for i in ids:
-            (x, y), test = (read_client_tensors(self.dataset, i, is_train, self.few_shot) for is_train in (True, False))
+            (x, y), test = (self.dataset.tensors(i, is_train, self.few_shot) for is_train in (True, False))
             train = x, self._labels(y, i)
             if forward is None and clientObj.has_rule():
                 forward = self._shared_forward(clientObj, train[0])

@@ -1,32 +1,31 @@
 """Reading PFLlib's files, and making sure that a data set is there before a run."""
 
+import copy
 import json
 import os
+import pickle
 import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from flcore.data import data_utils
-from flcore.data.data_utils import (
-    dataset_digest,
-    dataset_shape,
-    ensure_dataset,
-    read_client_data,
-    read_client_tensors,
-    read_config,
-    read_data,
-)
+from flcore.data.ensure import ensure_dataset
 from flcore.data.generate import main as generate
+from flcore.data.reading import DataSet
 from flcore.utils.errors import UsageError
 from support import REPO, write_dataset
+from utils.data_utils import read_client_data, read_data
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_utils, "ROOT", tmp_path)
+def root(tmp_path):
     return tmp_path
+
+
+@pytest.fixture
+def mine(root):
+    return DataSet("Mine", root)
 
 
 def put(root, x, y, /, name="Mine", num_classes=4, part="train/0.npz", **plain):
@@ -40,43 +39,56 @@ def put(root, x, y, /, name="Mine", num_classes=4, part="train/0.npz", **plain):
 X, Y = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 1, 2, 2), np.array([3, 1, 3, 3, 0, 1])
 
 
+def test_a_data_sets_name_knows_its_folder(root):
+    """PFLlib's pairs read by name alone; two folders may hold data sets of one name."""
+    for folder, values in (("one", X), ("two", -X)):
+        put(root / folder, values, Y)
+    one, two = DataSet("Mine", root / "one"), DataSet("Mine", root / "two")
+    for data in (two, DataSet(two), pickle.loads(pickle.dumps(two)), copy.deepcopy(two)):
+        assert data == "Mine" and data.folder == root / "two" / "Mine"
+        np.testing.assert_array_equal(read_data(data, 0)["x"], -X)
+    np.testing.assert_array_equal(read_data(one, 0)["x"], X)
+    assert DataSet("Mine").folder == REPO / "dataset" / "Mine"
+    assert DataSet(two, root / "one").folder == one.folder
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_pfllibs_file_comes_back_as_it_was(root):
+def test_pfllibs_file_comes_back_as_it_was(root, mine):
     put(root, X, Y)
     put(root, X[:2], Y[:2], part="test/0.npz")
-    data = read_data("Mine", 0)
+    data = mine.read(0)
     np.testing.assert_array_equal(data["x"], X)
     np.testing.assert_array_equal(data["y"], Y)
-    x, y = read_client_tensors("Mine", 0, is_train=False)
+    x, y = mine.tensors(0, is_train=False)
     assert torch.equal(x, torch.tensor(X[:2])) and torch.equal(y, torch.tensor(Y[:2]))
-    pairs = read_client_data("Mine", 0)
+    pairs = read_client_data(mine, 0)
     assert len(pairs) == 6 and torch.equal(pairs[1][0], torch.tensor(X[1])) and int(pairs[1][1]) == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8])
-def test_types_are_converted(root, dtype):
+def test_types_are_converted(root, mine, dtype):
     put(root, np.ones((6, 1, 2, 2), dtype), Y.astype(np.int32))
-    x, y = read_client_tensors("Mine", 0)
+    x, y = mine.tensors(0)
     assert x.dtype == torch.float32 and y.dtype == torch.int64
     x += 1  # writable
 
 
-def test_plain_arrays_are_read_too(root):
+def test_plain_arrays_are_read_too(root, mine):
     put(root, None, None, x=X, y=Y)
-    np.testing.assert_array_equal(read_data("Mine", 0)["y"], Y)
+    np.testing.assert_array_equal(mine.read(0)["y"], Y)
 
 
-def test_few_shot_takes_the_first_of_each_class_of_the_training_data(root):
+def test_few_shot_takes_the_first_of_each_class_of_the_training_data(root, mine):
     put(root, X, Y)
     put(root, X, Y, part="test/0.npz")
-    x, y = read_client_tensors("Mine", 0, few_shot=1)
+    x, y = mine.tensors(0, few_shot=1)
     assert y.tolist() == [3, 1, 0] and torch.equal(x, torch.tensor(X[[0, 1, 4]]))
-    assert read_client_tensors("Mine", 0, few_shot=2)[1].tolist() == [3, 1, 3, 0, 1]
-    assert len(read_client_tensors("Mine", 0, is_train=False, few_shot=1)[1]) == 6
+    assert mine.tensors(0, few_shot=2)[1].tolist() == [3, 1, 3, 0, 1]
+    assert len(mine.tensors(0, is_train=False, few_shot=1)[1]) == 6
     put(root, X[:0], Y[:0])
-    assert len(read_client_tensors("Mine", 0, few_shot=1)[1]) == 0
+    assert len(mine.tensors(0, few_shot=1)[1]) == 0
 
 
 @pytest.mark.parametrize(
@@ -94,18 +106,18 @@ def test_few_shot_takes_the_first_of_each_class_of_the_training_data(root):
         (np.array([([1, 2], 2)] * 6, dtype=object), Y, "only images are supported so far, not text"),
     ],
 )
-def test_what_cannot_be_trained_on_is_named(root, x, y, message):
+def test_what_cannot_be_trained_on_is_named(root, mine, x, y, message):
     put(root, x, y)
     with pytest.raises(UsageError, match=rf"Mine.train.0\.npz.*{message}"):
-        read_client_tensors("Mine", 0)
+        mine.tensors(0)
 
 
-def test_other_content_is_refused(root, tmp_path):
+def test_other_content_is_refused(root, mine, tmp_path):
     put(root, None, None, other=X)
     with pytest.raises(UsageError, match="0.npz is not PFLlib's"):
-        read_data("Mine", 0)
+        mine.read(0)
     with pytest.raises(UsageError, match="1.npz is missing"):
-        read_data("Mine", 1)
+        mine.read(1)
 
     class Evil:
         def __reduce__(self):
@@ -113,7 +125,7 @@ def test_other_content_is_refused(root, tmp_path):
 
     put(root, Evil(), Y)
     with pytest.raises(UsageError, match="0.npz is refused"):
-        read_data("Mine", 0)
+        mine.read(0)
     assert not (tmp_path / "ran").exists()
 
 
@@ -128,66 +140,69 @@ def test_other_content_is_refused(root, tmp_path):
         '{"num_clients": true}',
     ],
 )
-def test_damaged_config(root, content):
+def test_damaged_config(root, mine, content):
     (root / "Mine").mkdir()
     with pytest.raises(UsageError, match=r"config\.json is missing"):
-        read_config("Mine")
+        mine.config()
     (root / "Mine" / "config.json").write_text(content)
     with pytest.raises(UsageError, match=r"config\.json is damaged"):
-        read_config("Mine")
+        mine.config()
 
 
-def test_a_changed_config_is_read_again(root):
+def test_a_changed_config_is_read_again(root, mine):
     put(root, X, Y)
-    read_config("Mine")["num_clients"] = 99  # the caller's own copy
-    assert read_config("Mine")["num_clients"] == 1
+    mine.config()["num_clients"] = 99  # the caller's own copy
+    assert mine.config()["num_clients"] == 1
     (root / "Mine" / "config.json").write_text('{"num_clients": 17, "num_classes": 4}')
-    assert read_config("Mine")["num_clients"] == 17
+    assert mine.config()["num_clients"] == 17
 
 
-def test_shape_from_config_or_file(root):
+def test_shape_from_config_or_file(root, mine):
     put(root, X, Y)
-    assert dataset_shape({"shape": [3, 8, 8]}, "Mine") == (3, 8, 8)
-    assert dataset_shape(read_config("Mine"), "Mine") == (1, 2, 2)
+    assert mine.shape() == (1, 2, 2)
+    plain = (root / "Mine" / "config.json").read_text()
+    (root / "Mine" / "config.json").write_text('{"num_clients": 1, "num_classes": 4, "shape": [3, 8, 8]}')
+    assert mine.shape() == (3, 8, 8)
+    (root / "Mine" / "config.json").write_text(plain)
     put(root, np.empty(0), Y[:0])  # a first client without images does not know
     put(root, X, Y, part="test/0.npz")
-    assert dataset_shape(read_config("Mine"), "Mine") == (1, 2, 2)
-    data = read_data("Mine", 0)
+    assert mine.shape() == (1, 2, 2)
+    data = mine.read(0)
     assert (data["x"].shape, data["x"].dtype, data["y"].shape) == ((0, 1, 2, 2), np.float32, (0,))
     put(root, np.empty(0), Y[:0], part="test/0.npz")
     with pytest.raises(UsageError, match="Mine .*has no image at all"):
-        read_data("Mine", 0)
+        mine.read(0)
 
 
 @pytest.mark.parametrize(("shape", "source"), [(None, "the first client's have"), ([1, 2, 2], "config.json says")])
-def test_a_client_of_another_shape_is_named(root, shape, source):
+def test_a_client_of_another_shape_is_named(root, mine, shape, source):
     put(root, X, Y)
     put(root, X.reshape(6, 1, 4, 1), Y, part="test/0.npz")
     if shape:
-        (root / "Mine" / "config.json").write_text(json.dumps(read_config("Mine") | {"shape": shape}))
-    read_data("Mine", 0)
+        (root / "Mine" / "config.json").write_text(json.dumps(mine.config() | {"shape": shape}))
+    mine.read(0)
     with pytest.raises(UsageError, match=rf"Mine.test.0\.npz: .*\(1, 4, 1\), {source} \(1, 2, 2\)"):
-        read_data("Mine", 0, is_train=False)
+        mine.read(0, is_train=False)
 
 
 @pytest.mark.parametrize(
     "part", ['"shape": []', '"shape": [1, 0, 2]', '"shape": "x"', '"shape": [true]', '"shape": null']
 )
-def test_an_impossible_shape_is_named(root, part):
+def test_an_impossible_shape_is_named(root, mine, part):
     put(root, X, Y)
     (root / "Mine" / "config.json").write_text(f'{{"num_clients": 1, "num_classes": 4, {part}}}')
     with pytest.raises(UsageError, match=r"Mine.config\.json is damaged: shape must be"):
-        read_data("Mine", 0)
+        mine.read(0)
 
 
 def test_digest_tells_data_apart(root):
     put(root, X, Y, name="A")
     put(root, X, Y, name="B")
-    assert dataset_digest("A") == dataset_digest("B")
+    assert DataSet("A", root).digest() == DataSet("B", root).digest()
     put(root, X, Y[::-1], name="B")
-    assert dataset_digest("A") != dataset_digest("B")
+    assert DataSet("A", root).digest() != DataSet("B", root).digest()
     put(root, X, Y, name="C", part="test/0.npz")
-    assert dataset_digest("A") != dataset_digest("C")
+    assert DataSet("A", root).digest() != DataSet("C", root).digest()
 
 
 # --- ensure_dataset ---------------------------------------------------------------------------------------------------
@@ -213,18 +228,19 @@ def settings_of(root, name="Digits"):
 
 def test_a_complete_data_set_is_left_alone(root, said):
     write_dataset(root, "Tiny")
-    before = dataset_digest("Tiny")
+    before = DataSet("Tiny", root).digest()
     for count in (None, 4):
-        name, config = ensure_dataset("Tiny", count, said.append)
-        assert (name, config["num_clients"]) == ("Tiny", 4)
-    assert ensure_dataset("tiny", None, said.append)[0] == "Tiny"
-    assert said == [] and dataset_digest("Tiny") == before
+        data = ensure_dataset("Tiny", count, root, said.append)
+        assert (data, data.config()["num_clients"]) == ("Tiny", 4)
+    assert ensure_dataset("tiny", None, root, said.append) == "Tiny"
+    assert said == [] and DataSet("Tiny", root).digest() == before
 
 
 def test_a_missing_data_set_is_made(root, said):
-    name, config = ensure_dataset("digits", 3, said.append)
-    assert (name, config["num_clients"], config["num_classes"]) == ("Digits", 3, 10)
-    assert len(read_client_tensors("Digits", 2)[1]) > 0
+    data = ensure_dataset("digits", 3, root, said.append)
+    config = data.config()
+    assert (data, config["num_clients"], config["num_classes"]) == ("Digits", 3, 10)
+    assert len(data.tensors(2)[1]) > 0
     assert "data set Digits is not there" in said[0] and "--num_clients 3" in said[0]
     assert "1797 images in 3 clients" in said[1]
 
@@ -232,16 +248,16 @@ def test_a_missing_data_set_is_made(root, said):
 @pytest.mark.parametrize("damage", ["config.json", "test/2.npz"])
 def test_an_unfinished_data_set_is_made_again(root, said, digits, damage):
     shutil.copytree(digits, root / "Digits")
-    before = dataset_digest("Digits")
+    before = DataSet("Digits", root).digest()
     (root / "Digits" / damage).unlink()
     wanted = 3 if damage == "config.json" else None  # otherwise the config knows
-    assert ensure_dataset("Digits", wanted, said.append)[1]["num_clients"] == 3
-    assert damage in said[0] and dataset_digest("Digits") == before
+    assert ensure_dataset("Digits", wanted, root, said.append).config()["num_clients"] == 3
+    assert damage in said[0] and DataSet("Digits", root).digest() == before
 
 
 def test_another_number_of_clients(root, said, digits):
     shutil.copytree(digits, root / "Digits")
-    assert ensure_dataset("Digits", 2, said.append)[1]["num_clients"] == 2
+    assert ensure_dataset("Digits", 2, root, said.append).config()["num_clients"] == 2
     assert "has 3 clients, 2 are asked for" in said[0]
 
 
@@ -254,11 +270,11 @@ def test_own_settings_are_never_replaced(root, said, digits, arguments, shown):
     config = json.loads((digits / "config.json").read_text()) | {"arguments": arguments}
     (root / "Digits" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="settings of its own") as error:
-        ensure_dataset("Digits", 2, said.append)
+        ensure_dataset("Digits", 2, root, said.append)
     assert shown in str(error.value) and said == []
     (root / "Digits" / "train" / "0.npz").unlink()
     with pytest.raises(UsageError, match=r"0\.npz is missing or empty: it has settings of its own"):
-        ensure_dataset("Digits", None, said.append)
+        ensure_dataset("Digits", None, root, said.append)
     assert (root / "Digits" / "train" / "1.npz").exists()
 
 
@@ -268,8 +284,8 @@ def test_another_tools_data_set_is_never_replaced(root, digits):
     del config["arguments"]
     (root / "Digits" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="made by another tool.*generate_Digits.py --num_clients 2"):
-        ensure_dataset("Digits", 2)
-    assert ensure_dataset("Digits", 3)[0] == "Digits"
+        ensure_dataset("Digits", 2, root)
+    assert ensure_dataset("Digits", 3, root) == "Digits"
 
 
 def test_the_command_in_the_error_does_it(root, digits, monkeypatch):
@@ -282,33 +298,33 @@ def test_the_command_in_the_error_does_it(root, digits, monkeypatch):
     (root / "Digits" / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(REPO / "system")
     with pytest.raises(UsageError) as error:
-        ensure_dataset("Digits", 2)
+        ensure_dataset("Digits", 2, root)
     command = shlex.split(str(error.value).rpartition(": ")[2])
     assert command[0] == "python"
     subprocess.run([sys.executable, *command[1:]], check=True, capture_output=True)
     assert settings_of(root) == (2, "dir", 4)
-    assert ensure_dataset("Digits", 2)[1]["num_clients"] == 2
+    assert ensure_dataset("Digits", 2, root).config()["num_clients"] == 2
 
 
 def test_data_sets_without_a_generator(root):
     write_dataset(root, "Tiny")
     with pytest.raises(UsageError, match="has 4 clients, 10 are asked for: use -nc 4 or make it again"):
-        ensure_dataset("Tiny", 10)
+        ensure_dataset("Tiny", 10, root)
     (root / "Tiny" / "test" / "1.npz").unlink()
     with pytest.raises(UsageError, match=r"1\.npz is missing or empty: make it again with the tool"):  # no -nc helps
-        ensure_dataset("Tiny", 10)
+        ensure_dataset("Tiny", 10, root)
     (root / "Tiny" / "config.json").unlink()
     with pytest.raises(UsageError, match=r"config\.json is missing.*make it again with the tool"):
-        ensure_dataset("Tiny", None)
+        ensure_dataset("Tiny", None, root)
 
 
 @pytest.mark.parametrize(("name", "near"), [("Cifar", "Cifar10"), ("fashion", "FashionMNIST"), ("Tyni", "Tiny")])
 def test_an_unknown_name_gets_the_nearest(root, name, near):
     write_dataset(root, "Tiny")
     with pytest.raises(UsageError, match=rf"no data set '{name}': did you mean {near}\?.*Digits"):
-        ensure_dataset(name, None)
+        ensure_dataset(name, None, root)
     with pytest.raises(UsageError, match="no data set 'xyz': Known are Cifar10, "):
-        ensure_dataset("xyz", None)
+        ensure_dataset("xyz", None, root)
 
 
 def test_a_failing_generator_is_reported_with_the_command(root, said, tmp_path):
@@ -316,6 +332,6 @@ def test_a_failing_generator_is_reported_with_the_command(root, said, tmp_path):
     config = {"num_clients": 3, "num_classes": 10, "arguments": ["--source", "/does/not/exist.npz"]}
     (root / "MNIST" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError) as error:
-        ensure_dataset("MNIST", 5, said.append)
+        ensure_dataset("MNIST", 5, root, said.append)
     assert "making it failed: --source /does/not/exist.npz is missing" in str(error.value)
     assert "--num_clients 5" in str(error.value).splitlines()[-1]
