@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from flcore.data import data_utils
 from flcore.executors.loop import LoopExecutor
 from flcore.trainmodel.build import build_model, split_head
 from flcore.utils.seeds import seed_everything
