@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 import torch
 
-import install_plugin  # noqa: E402 (the folder of scripts is no package)
 import main
+import plugin.checkout
+import plugin.command
 import report  # noqa: E402
 import train_generator  # noqa: E402
 from flcore.data import plot_partition
@@ -651,7 +652,7 @@ def test_a_picture_that_cannot_be_written(folder, capsys):
     ],
 )
 def test_plug_in(folder, capsys, words, message):
-    check(lambda: install_plugin.main(words.split()), 2, message, folder, capsys)
+    check(lambda: plugin.command.main(words.split()), 2, message, folder, capsys)
 
 
 @pytest.mark.parametrize("name", ["../../../victim", "/tmp/victim"])
@@ -661,9 +662,9 @@ def test_a_manifest_cannot_name_files_outside_the_checkout(folder, capsys, name)
     victim = folder / "victim"
     victim.write_text("mine")
     system = next(path.parent for path in checkout.rglob("main.py"))
-    files = {os.path.relpath(victim, system) if name[0] == "." else str(victim): install_plugin.digest(b"mine")}
-    (system / install_plugin.MANIFEST).write_text(json.dumps({"files": files}))
-    check(lambda: install_plugin.main([str(checkout), "--uninstall"]), 1, "is damaged", folder, capsys)
+    files = {os.path.relpath(victim, system) if name[0] == "." else str(victim): plugin.checkout.digest(b"mine")}
+    (system / plugin.checkout.MANIFEST).write_text(json.dumps({"files": files}))
+    check(lambda: plugin.command.main([str(checkout), "--uninstall"]), 1, "is damaged", folder, capsys)
     assert victim.read_text() == "mine"
 
 

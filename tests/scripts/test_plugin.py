@@ -1,7 +1,6 @@
 """scripts/install_plugin.py: on small made-up checkouts with a stand-in pair, then the real pair in PFLlib's double."""
 
 import ast
-import importlib.util
 import json
 import os
 import shutil
@@ -13,18 +12,15 @@ import h5py
 import numpy as np
 import pytest
 
+import plugin.checkout
+import plugin.command
+import plugin.edit
 from support import REPO
 
 DOUBLE = REPO / "tests" / "pfllib_double"
 
 # PFLlib's programs find their own `flcore` first
 PFLLIBS_OWN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-
-_spec = importlib.util.spec_from_file_location("install_plugin", REPO / "scripts" / "install_plugin.py")
-assert _spec and _spec.loader
-plugin = importlib.util.module_from_spec(_spec)
-sys.modules["install_plugin"] = plugin
-_spec.loader.exec_module(plugin)
 
 SERVER = """class {name}:
     def __init__(self, args, times):
@@ -138,9 +134,9 @@ def write(path: Path, content: bytes) -> None:
 def ours(tmp_path, monkeypatch):
     """A stand-in for our own system folder: the files to copy."""
     folder = tmp_path / "ours" / "system"
-    for name in plugin.FILES:
+    for name in plugin.checkout.FILES:
         write(folder / name, CPD.encode() if name.endswith("servercpd.py") else f"# {name}\n".encode())
-    monkeypatch.setattr(plugin, "OURS", folder)
+    monkeypatch.setattr(plugin.checkout, "OURS", folder)
     return folder
 
 
@@ -166,7 +162,7 @@ def tree(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def command(checkout: Path, *flags: str) -> int:
-    return plugin.main([str(checkout), *flags])
+    return plugin.command.main([str(checkout), *flags])
 
 
 def run_main(checkout: Path, *flags: str) -> str:
@@ -186,12 +182,12 @@ def test_every_form_of_main_runs_fedcpd_and_comes_back_byte_for_byte(form, check
 
     assert command(checkout) == 0
     after = tree(checkout)
-    added = {f"system/{name}" for name in plugin.FILES} | {"system/.fedcpd-plugin.json"}
+    added = {f"system/{name}" for name in plugin.checkout.FILES} | {"system/.fedcpd-plugin.json"}
     assert set(after) - set(before) == added
     assert [name for name in before if before[name] != after[name]] == ["system/main.py"]
     assert after["system/main.py"][1] == before["system/main.py"][1]  # still executable
-    assert {name: after[f"system/{name}"][0] for name in plugin.FILES} == {
-        name: (ours / name).read_bytes() for name in plugin.FILES
+    assert {name: after[f"system/{name}"][0] for name in plugin.checkout.FILES} == {
+        name: (ours / name).read_bytes() for name in plugin.checkout.FILES
     }
     assert run_main(checkout, "--algorithm", "FedCPD", "--cpd_fd", "0").startswith("FedCPD split cnn 0\n")
     assert run_main(checkout, "--algorithm", "FedAvg").startswith("FedAvg cnn 0\n")
@@ -221,7 +217,7 @@ def test_the_lines_stand_where_pfllib_users_look_for_them(checkout, ours):
     assert lines[at + 1 : at + 5] == [
         "            args.model = FedCPD.split_head(args.model)",
         "            server = FedCPD(args, i)",
-        "        " + plugin.END,
+        "        " + plugin.edit.END,
         "        else:",
     ]
 
@@ -246,8 +242,8 @@ def test_update_replaces_adds_and_removes(checkout, ours, monkeypatch, capsys):
     assert command(checkout) == 0
     (ours / "flcore/trainmodel/cpd.py").write_text("# newer\n")
     write(ours / "flcore/trainmodel/extra.py", b"# extra\n")
-    newer = tuple(n for n in plugin.FILES if not n.endswith("roundloop.py")) + ("flcore/trainmodel/extra.py",)
-    monkeypatch.setattr(plugin, "FILES", newer)
+    newer = tuple(n for n in plugin.checkout.FILES if not n.endswith("roundloop.py")) + ("flcore/trainmodel/extra.py",)
+    monkeypatch.setattr(plugin.checkout, "FILES", newer)
     capsys.readouterr()
     assert command(checkout) == 0
     assert "update" in capsys.readouterr().out
@@ -264,7 +260,7 @@ def test_a_lost_block_is_put_back(checkout, ours):
     complete = tree(checkout)
     main = checkout / "system/main.py"
     main.write_text(
-        main.read_text().replace(f"    {plugin.BEGIN}\n    FedCPD.add_args(parser)\n    {plugin.END}\n", "")
+        main.read_text().replace(f"    {plugin.edit.BEGIN}\n    FedCPD.add_args(parser)\n    {plugin.edit.END}\n", "")
     )
     assert tree(checkout) != complete
     assert command(checkout) == 0
@@ -277,7 +273,7 @@ def test_dry_run_writes_nothing_and_shows_everything(checkout, ours, capsys):
     shown = capsys.readouterr().out
     assert tree(checkout) == before
     assert '+        elif args.algorithm == "FedCPD":' in shown
-    assert all(f"would copy to {checkout / 'system' / name}" in shown for name in plugin.FILES)
+    assert all(f"would copy to {checkout / 'system' / name}" in shown for name in plugin.checkout.FILES)
 
     assert command(checkout) == 0
     installed = tree(checkout)
@@ -286,7 +282,7 @@ def test_dry_run_writes_nothing_and_shows_everything(checkout, ours, capsys):
     shown = capsys.readouterr().out
     assert tree(checkout) == installed
     assert "-    FedCPD.add_args(parser)" in shown
-    assert shown.count("would remove") == len(plugin.FILES) + 1
+    assert shown.count("would remove") == len(plugin.checkout.FILES) + 1
 
 
 # ---- refusing --------------------------------------------------------------------------------------------------------
@@ -347,7 +343,7 @@ def test_a_main_completed_by_hand_gets_the_files_only(checkout, ours, capsys):
     assert command(checkout) == 0
     assert "by hand" in capsys.readouterr().out
     assert main.read_text() == edited
-    assert all((checkout / "system" / name).exists() for name in plugin.FILES)
+    assert all((checkout / "system" / name).exists() for name in plugin.checkout.FILES)
 
     installed = tree(checkout)
     assert command(checkout, "--uninstall") == 1
@@ -377,7 +373,7 @@ def test_blocks_in_a_main_that_became_unknown_are_left_alone(checkout, ours, cap
 def test_damaged_markers_are_left_alone(marker, checkout, ours, capsys):
     assert command(checkout) == 0
     main = checkout / "system/main.py"
-    main.write_text(main.read_text().replace(f"        {getattr(plugin, marker)}\n", "", 1))
+    main.write_text(main.read_text().replace(f"        {getattr(plugin.edit, marker)}\n", "", 1))
     before = tree(checkout)
     for flags in ([], ["--uninstall"]):
         assert command(checkout, *flags) == 1
@@ -385,7 +381,7 @@ def test_damaged_markers_are_left_alone(marker, checkout, ours, capsys):
         assert tree(checkout) == before
 
 
-@pytest.mark.parametrize("name", plugin.FILES)
+@pytest.mark.parametrize("name", plugin.checkout.FILES)
 def test_a_foreign_file_is_never_overwritten(name, checkout, ours, capsys):
     write(checkout / "system" / name, b"# somebody else's\n")
     before = tree(checkout)
@@ -397,7 +393,7 @@ def test_a_foreign_file_is_never_overwritten(name, checkout, ours, capsys):
 
 
 def test_something_else_under_a_file_name_is_refused(checkout, ours, capsys):
-    (checkout / "system" / plugin.FILES[0]).mkdir()
+    (checkout / "system" / plugin.checkout.FILES[0]).mkdir()
     assert command(checkout) == 1
     assert "not a file" in capsys.readouterr().err
 
@@ -462,7 +458,7 @@ def test_a_failing_write_leaves_everything_as_it_was(at, step, checkout, ours, m
 @pytest.mark.parametrize("at", range(1, 8))
 def test_an_interrupted_update_leaves_everything_as_it_was(at, checkout, ours, monkeypatch):
     assert command(checkout) == 0
-    for name in plugin.FILES:
+    for name in plugin.checkout.FILES:
         (ours / name).write_text("# newer\n")
     (checkout / "system/main.py").write_text(MAIN)
     before = tree(checkout)
@@ -473,7 +469,7 @@ def test_an_interrupted_update_leaves_everything_as_it_was(at, checkout, ours, m
     assert tree(checkout) == before
 
 
-@pytest.mark.parametrize("name", [*plugin.FILES, ".fedcpd-plugin.json"])
+@pytest.mark.parametrize("name", [*plugin.checkout.FILES, ".fedcpd-plugin.json"])
 def test_a_failing_removal_leaves_everything_as_it_was(name, checkout, ours, monkeypatch):
     assert command(checkout) == 0
     before = tree(checkout)
@@ -502,12 +498,20 @@ def test_wrong_paths_exit_2_and_say_what_is_missing(checkout, ours, tmp_path, ca
     message = capsys.readouterr().err
     assert "serverbase.py" in message and "BaseHeadSplit" in message and "clientbase.py" not in message
     with pytest.raises(SystemExit) as stop:
-        plugin.main([])
+        plugin.command.main([])
     assert stop.value.code == 2
 
 
+def test_the_command_needs_nothing_installed(checkout):
+    """Neither torch nor flcore: a user of PFLlib runs it with the Python at hand."""
+    line = [sys.executable, "-S", str(REPO / "scripts" / "install_plugin.py"), str(checkout), "--dry-run"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=PFLLIBS_OWN)
+    assert done.returncode == 0, done.stderr
+    assert "would copy to" in done.stdout
+
+
 def test_our_own_tree_is_not_a_target(checkout, monkeypatch, capsys):
-    monkeypatch.setattr(plugin, "OURS", (checkout / "system").resolve())
+    monkeypatch.setattr(plugin.checkout, "OURS", (checkout / "system").resolve())
     before = tree(checkout)
     for flags in ([], ["--uninstall"]):
         assert command(checkout, *flags) == 2
@@ -518,10 +522,10 @@ def test_our_own_tree_is_not_a_target(checkout, monkeypatch, capsys):
 # ---- the real pair ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", plugin.FILES)
+@pytest.mark.parametrize("name", plugin.checkout.FILES)
 def test_copied_files_import_only_what_pfllib_has(name):
     pfllib = {"flcore.clients.clientbase", "flcore.servers.serverbase", "flcore.trainmodel.models"}
-    copied = {file.removesuffix(".py").replace("/", ".") for file in plugin.FILES}
+    copied = {file.removesuffix(".py").replace("/", ".") for file in plugin.checkout.FILES}
     imported = set()
     for node in ast.walk(ast.parse((REPO / "system" / name).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -559,7 +563,7 @@ def pfllib(tmp_path_factory):
     """The double with the real pair installed, and a data set of four clients and one newcomer in PFLlib's format."""
     root = tmp_path_factory.mktemp("double") / "PFLlib"
     shutil.copytree(DOUBLE, root, ignore=shutil.ignore_patterns("__pycache__"))
-    assert plugin.main([str(root)]) == 0
+    assert plugin.command.main([str(root)]) == 0
     rng = np.random.default_rng(0)
     pictures = rng.uniform(-0.5, 0.5, (4, 3, 32, 32))  # one for each class
     for i in range(5):
