@@ -14,6 +14,7 @@ ORDER = [
     "flcore.clients",
     "flcore.servers",
     "flcore.executors",
+    "flcore.convergence",
     "flcore.registry",
     "utils",  # PFLlib's names
     "main",
