@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+import train_generator
 from flcore.clients.clientktl import clientKTL
 from flcore.servers.serverktl import batches_of_two_or_more
 from flcore.trainmodel.ktl import ImageGenerator, arcface_loss, like_clients, simplex_etf
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import torch_generator
-from support import REPO, same_tensors
+from support import same_tensors
 
 FAST = ("-se", "3")
 
@@ -200,10 +201,7 @@ def test_images_are_resized_without_distortion_and_cropped_in_the_middle():
         assert like_clients(torch.rand(2, 1, 8, 8), shape).shape == (2, *shape)
 
 
-def test_the_small_generator_is_trained_fast_and_fits_the_digits(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(REPO / "scripts"))
-    import train_generator
-
+def test_the_small_generator_is_trained_fast_and_fits_the_digits(tmp_path, capsys):
     loaded = []
     for name in ("one.pt", "again.pt", "program.pt2"):
         assert train_generator.main(["--epochs", "2", "--latent_dim", "5", "--out", str(tmp_path / "new" / name)]) == 0

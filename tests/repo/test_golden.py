@@ -1,4 +1,4 @@
-"""Identical unless declared: curves of five rounds change by scripts/update_golden.py alone, with a CHANGELOG line."""
+"""Identical unless declared: curves of five rounds change by tests/update_golden.py alone, with a CHANGELOG line."""
 
 import subprocess
 import sys
@@ -25,6 +25,6 @@ def test_golden_files_belong_to_algorithms():
 
 
 def test_rewriting_demands_a_reason():
-    command = [sys.executable, "scripts/update_golden.py", "FedAvg"]
+    command = [sys.executable, "tests/update_golden.py", "FedAvg"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "--because" in done.stderr

@@ -576,12 +576,14 @@ def pfllib(tmp_path_factory):
     return root
 
 
-def train(root: Path, algorithm: str, *flags: str, start=("main.py",)) -> tuple[dict[str, np.ndarray], str]:
+def train(
+    root: Path, algorithm: str, *flags: str, start=("main.py",), **environment: str
+) -> tuple[dict[str, np.ndarray], str]:
     """Runs main.py for rounds 0, 1, 2; returns the result file's curves and what was printed."""
     base = ["-data", "TinyCifar100", "-ncl", "10", "-nc", "4", "-gr", "2", "-dev", "cpu", "-lbs", "5", "-lr", "0.05"]
     done = subprocess.run(
         [sys.executable, *start, "-algo", algorithm, *base, *flags],
-        cwd=root / "system", capture_output=True, text=True, timeout=300, env=PFLLIBS_OWN,
+        cwd=root / "system", capture_output=True, text=True, timeout=300, env=PFLLIBS_OWN | environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with h5py.File(root / "results" / f"TinyCifar100_{algorithm}_test_0.h5") as file:
@@ -634,14 +636,13 @@ def test_on_a_device_it_computes_what_it_does_on_a_cpu(pfllib, tmp_path):
     root = shutil.copytree(pfllib, tmp_path / "PFLlib")
     code = (root / "system" / "main.py").read_text()
     (root / "system" / "main.py").write_text(code.replace(', choices=["cpu", "cuda"]', ""))
-    script = f"""
-import runpy, sys
-sys.path[1:1] = [{str(REPO / "tests")!r}]
+    script = """
+import runpy
 from support.pretended_device import pretended_device
 with pretended_device():
     runpy.run_path("main.py", run_name="__main__")
 """
-    curves, _ = train(root, "FedCPD", *flags, "-dev", "lazy:0", start=("-c", script))
+    curves, _ = train(root, "FedCPD", *flags, "-dev", "lazy:0", start=("-c", script), PYTHONPATH=str(REPO / "tests"))
     np.testing.assert_allclose(curves["rs_train_loss"], expected["rs_train_loss"], rtol=1e-4)
 
 

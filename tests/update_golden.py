@@ -1,22 +1,20 @@
 """Rewrites golden curves (tests/golden/<algorithm>.txt), with a line in the CHANGELOG that says why.
 
-python scripts/update_golden.py FedCPD --because "prototypes are averaged by counts"
+python tests/update_golden.py FedCPD --because "prototypes are averaged by counts"
 """
 
 import argparse
 import sys
 
-from flcore.utils.paths import REPO
+from flcore.registry import find
+from flcore.utils.errors import UsageError
+from support import REPO
+from support.golden import curve, golden_file, written
 
-sys.path.append(str(REPO / "tests"))
 HEADING = "## Unreleased\n\n"
 
 
 def main() -> int:
-    from flcore.registry import find
-    from flcore.utils.errors import UsageError
-    from support.golden import curve, golden_file, written  # type: ignore[import-not-found]
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="+", help="names as for -algo")
     parser.add_argument("--because", required=True, help="what changed the curves, for the CHANGELOG")
