@@ -15,7 +15,7 @@ import main
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.registry import ALGORITHMS
-from flcore.servers import dlg
+from flcore.servers.support import dlg
 from flcore.trainmodel.ktl import ImageGenerator
 from flcore.trainmodel.models import FedAvgCNN
 from flcore.utils import checkpoint

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from flcore.servers import dlg
+from flcore.servers.support import dlg
 from support import same_tensors, write_dataset
 
 

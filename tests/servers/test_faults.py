@@ -7,8 +7,8 @@ import torch
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
-from flcore.servers import faults
 from flcore.servers.roundloop import message_bytes
+from flcore.servers.support import faults
 from flcore.utils.errors import RunError
 from flcore.utils.seeds import numpy_generator, torch_generator
 from support import same_tensors, write_dataset

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from flcore.servers.robust import krum, robust_mean, robust_prototypes, squared_distances, trimmed_mean
 from flcore.servers.roundloop import weighted_mean
+from flcore.servers.support.robust import krum, robust_mean, robust_prototypes, squared_distances, trimmed_mean
 from flcore.trainmodel.cpd import aggregate_prototypes
 from support import same_tensors
 

@@ -13,7 +13,7 @@ INFO = {"algorithm": "A", "dataset": "Tiny", "num_clients": 4, "repeat": 0, "set
 SET_IN_A_ROUND = {
     *("selected_clients", "current_num_join_clients", "current_round", "last_message", "progress", "started"),
     *("uploaded_ids", "uploaded_weights", "uploaded_models", "bytes_down", "bytes_up", "bytes_once", "weights"),
-    "_intake",
+    "_round_uploads",
     *("shared", "upload", "_kept"),
 }
 

@@ -36,7 +36,7 @@ class PrototypeServer(Server):
         self.average_shared()
         prototypes, counts = stack_uploads(self.uploaded_models)
         self.prototypes, self.seen = aggregate_prototypes(
-            *self.screen(prototypes, counts), self.prototypes, self.seen, self.weighting
+            *self.filter_prototypes(prototypes, counts), self.prototypes, self.seen, self.weighting
         )
 
 

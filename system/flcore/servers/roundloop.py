@@ -147,7 +147,7 @@ class RoundLoop:
         """One value for each named tensor, from all messages; here the weighted mean."""
         return weighted_mean(names, messages, weights)
 
-    def screen(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def filter_prototypes(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Prototypes (N, C, ...) and counts (N, C) as they are to be aggregated; here as they came."""
         return prototypes, counts
 

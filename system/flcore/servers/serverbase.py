@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
-from flcore.servers import dlg, faults
-from flcore.servers.intake import Intake
-from flcore.servers.robust import robust_mean, robust_prototypes
 from flcore.servers.roundloop import RoundLoop, share_of
+from flcore.servers.support import dlg, faults
+from flcore.servers.support.robust import robust_mean, robust_prototypes
+from flcore.servers.support.uploads import RoundUploads
 from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from flcore.utils import interrupt, privacy
@@ -101,7 +101,7 @@ class Server(RoundLoop):
         self.privacy = privacy.guarantee(args, self)  # of --proto_noise
         self.last_after: dict[int, float] = {}  # round -> accuracy at B
         self.bytes_down = self.bytes_up = 0
-        self._intake: Intake | None = None
+        self._round_uploads: RoundUploads | None = None
         self.Budget: list[float] = []
 
     @classmethod
@@ -270,7 +270,7 @@ class Server(RoundLoop):
     def _collect_modules(self) -> None:
         active = self.active_clients()
         sound = [client for client in active if faults.is_finite(client.model.state_dict().values())]
-        self.intake.leave_out([client for client in active if client not in sound], "weights")
+        self.round_uploads.leave_out([client for client in active if client not in sound], "weights")
         if not sound:
             raise self.diverged("no upload is finite")
         total = sum(client.train_samples for client in sound)
@@ -281,11 +281,11 @@ class Server(RoundLoop):
     # ---- uploads ----------------------------------------------------------------------------------------------------
 
     @property
-    def intake(self) -> Intake:
-        """What has come of this round's participants."""
-        if self._intake is None or self._intake.round != self.current_round:
-            self._intake = Intake(self)
-        return self._intake
+    def round_uploads(self) -> RoundUploads:
+        """What this round's participants have sent."""
+        if self._round_uploads is None or self._round_uploads.round != self.current_round:
+            self._round_uploads = RoundUploads(self)
+        return self._round_uploads
 
     def reads_mean_of(self) -> tuple[str, ...]:
         """Prefixes of the weights of which this server needs the mean alone, not every client's upload."""
@@ -295,17 +295,17 @@ class Server(RoundLoop):
         return ("",) if all(getattr(type(self), name) is getattr(Server, name) for name in own) else ()
 
     def collect(self) -> None:
-        """Takes the uploads that arrive in time and are finite; see `Intake`."""
-        waiting = [client for client in self.selected_clients if client.id not in self.intake.seen]
-        self.intake.accept(waiting)
-        if not self.intake.clients and not self.intake.late:
+        """Takes the uploads that arrive in time and are finite; see `RoundUploads`."""
+        waiting = [client for client in self.selected_clients if client.id not in self.round_uploads.seen]
+        self.round_uploads.accept(waiting)
+        if not self.round_uploads.clients and not self.round_uploads.late:
             raise self.diverged("no upload is finite")
-        self.take(self.intake.clients, self.intake.uploads)
-        self.bytes_up = self.intake.bytes
+        self.take(self.round_uploads.clients, self.round_uploads.messages)
+        self.bytes_up = self.round_uploads.bytes
 
     def diverged(self, reason: str) -> RunError:
         """The error that ends a run whose numbers went wrong."""
-        out = sorted(self.intake.left_out)
+        out = sorted(self.round_uploads.left_out)
         left_out = f"Left out in this round: clients {out}. " if out else ""
         return RunError(
             f"training diverged in round {self.current_round}: {reason}. {left_out}{self.last_checkpoint()}"
@@ -319,13 +319,13 @@ class Server(RoundLoop):
 
     def combine(self, names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
         if self.args.aggregate == "mean" or not names:
-            added = self.intake.means(names)
+            added = self.round_uploads.means(names)
             return added | super().combine([name for name in names if name not in added], messages, weights)
         trained = [message for message, weight in zip(messages, weights, strict=True) if weight]
         stacks = {name: torch.stack([message[name] for message in trained]) for name in names}
         return robust_mean(stacks, self.args.aggregate, self.args.trim)
 
-    def screen(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def filter_prototypes(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.args.aggregate == "mean":
             return prototypes, counts
         return robust_prototypes(prototypes, counts, self.args.aggregate, self.args.trim)
@@ -346,7 +346,7 @@ class Server(RoundLoop):
 
     def _between_rounds(self, done: int) -> None:
         if done < self.global_rounds:  # the last uploads stay for whoever looks at the end
-            self.uploaded_models, self._intake = [], None
+            self.uploaded_models, self._round_uploads = [], None
         for client in self.selected_clients:
             if client.has_rule():
                 client.release()
@@ -366,17 +366,17 @@ class Server(RoundLoop):
 
         scored = self.current_round % self.eval_gap == 0
         after: list[float] = []  # accuracies at B
-        parts = self.intake.parts(self.selected_clients)
+        parts = self.round_uploads.parts(self.selected_clients)
         for number, part in enumerate(parts, 1):
-            self.intake.train(part, done)
+            self.round_uploads.train(part, done)
             if scored:
                 _, samples, correct, _ = self._test(part)
                 after.extend(per_client(correct, samples))
             if number < len(parts):
-                self.intake.accept(part)
+                self.round_uploads.accept(part)
                 for client in part:
                     client.release()
-        if self.intake.left_out.issuperset(client.id for client in self.selected_clients):
+        if self.round_uploads.left_out.issuperset(client.id for client in self.selected_clients):
             raise self.diverged("no participant is left")
         joined = np.isin(np.arange(self.num_clients), [client.id for client in self.selected_clients])
         self._record(rs_bytes_down=self.bytes_down, rs_joined=joined.astype(np.int8))
@@ -390,11 +390,11 @@ class Server(RoundLoop):
         self._record(
             rs_bytes_up=self.bytes_up,
             rs_seconds=self.Budget[-1],
-            rs_simulated_seconds=self.intake.seconds,
-            rs_left_out=len(self.intake.left_out),
-            rs_late=len(self.intake.late),
+            rs_simulated_seconds=self.round_uploads.seconds,
+            rs_left_out=len(self.round_uploads.left_out),
+            rs_late=len(self.round_uploads.late),
         )
-        for i in sorted(self.intake.left_out):
+        for i in sorted(self.round_uploads.left_out):
             self._record(rs_left_out_clients=(self.current_round, i))
         self.progress.update()
         if self.current_round % self.eval_gap == 0:
@@ -405,7 +405,7 @@ class Server(RoundLoop):
                 f" | B {last['rs_test_acc_after']:.4f} | train loss {shown(self.rs_train_loss[-1])}"
                 f" | {(self.bytes_down + self.bytes_up) / 1e6:.2f} MB | {self.Budget[-1]:.1f} s"
                 + (
-                    f" | simulated {self.intake.seconds:.1f} s, {len(self.intake.late)} late"
+                    f" | simulated {self.round_uploads.seconds:.1f} s, {len(self.round_uploads.late)} late"
                     if self.shows_time()
                     else ""
                 )
@@ -524,7 +524,7 @@ class Server(RoundLoop):
         return True
 
     def call_dlg(self, R: int) -> None:
-        """PFLlib's gradient-leakage evaluation (``-dlg``), see `flcore.servers.dlg`."""
+        """PFLlib's gradient-leakage evaluation (``-dlg``), see `flcore.servers.support.dlg`."""
         self._record(**dlg.rate(self, R))
 
     def examine_uploads(self) -> None:

@@ -57,7 +57,7 @@ class FedCPD(Server, RoundLoop):
             prototypes = torch.stack([upload["prototypes"] for upload in uploads])
             counts = torch.stack([upload["counts"] for upload in uploads])
             self.prototypes, self.seen = aggregate_prototypes(
-                *self.screen(prototypes, counts), self.prototypes, self.seen, self.weighting
+                *self.filter_prototypes(prototypes, counts), self.prototypes, self.seen, self.weighting
             )
 
     @staticmethod

@@ -45,13 +45,13 @@ class FedDBE(Server):
 
         These are common to all, so nothing is sent for it; what was trained is overwritten by the first download.
         """
-        sound = self.intake.train(self.clients, lambda: None)
+        sound = self.round_uploads.train(self.clients, lambda: None)
         holders = [client for client in sound if client.train_samples]
         if not holders:
             raise self.diverged("no participant with samples is left")
         total = sum(client.train_samples for client in holders)
         weights = [client.train_samples / total for client in holders]
-        means = [self.intake.upload_of(client)["mean"] for client in holders]
+        means = [self.round_uploads.upload_of(client)["mean"] for client in holders]
         if self.args.aggregate != "mean":
             return self.combine(["mean"], [{"mean": mean} for mean in means], weights)["mean"]
         return torch.stack([weight * mean for weight, mean in zip(weights, means, strict=True)]).sum(0)

@@ -7,8 +7,8 @@ from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
-from flcore.servers import intake
 from flcore.servers.serveravg import FedAvg
+from flcore.servers.support import uploads
 from flcore.utils.errors import RunError
 from support import same_tensors
 from support.memory import bytes_held, own_tensors
@@ -23,8 +23,8 @@ def small_parts(monkeypatch):
     """Parts of ``size`` clients."""
 
     def use(size):
-        monkeypatch.setattr(intake, "SMALLEST_PART", size)
-        monkeypatch.setattr(intake, "WAITING", {"cpu": 0})
+        monkeypatch.setattr(uploads, "SMALLEST_PART", size)
+        monkeypatch.setattr(uploads, "WAITING", {"cpu": 0})
 
     return use
 
@@ -98,10 +98,10 @@ def test_a_thousand_trained_models_are_never_in_memory_together(make_server, sma
         most.append(
             bytes_held(
                 server.global_params.values(),
-                server.intake.sums.values(),
+                server.round_uploads.sums.values(),
                 *map(own_tensors, server.clients),
-                *(upload.values() for upload in server.intake.uploads),
-                *(before.params.values() for before in server.intake.before.values()),
+                *(upload.values() for upload in server.round_uploads.messages),
+                *(before.params.values() for before in server.round_uploads.before.values()),
             )
         )
         return test(clients)
@@ -116,7 +116,7 @@ def test_a_thousand_trained_models_are_never_in_memory_together(make_server, sma
 def test_who_reads_every_upload_gets_them_together(make_server, small_parts, flags):
     server = make_server("FedAvg", *flags)
     small_parts(1)
-    assert server.intake.parts(server.clients) == [server.clients] and not server.intake.added
+    assert server.round_uploads.parts(server.clients) == [server.clients] and not server.round_uploads.added
 
 
 def test_an_aggregation_of_ones_own_sees_whole_uploads(make_server, small_parts):
@@ -154,5 +154,5 @@ def test_a_round_in_parts_in_which_nobody_is_left_ends_the_run(make_server, smal
 def test_sums_of_whole_numbers_take_the_maximum():
     sums = {}
     for weight, count in ((2, 5), (3, 4)):
-        intake.add_weighted(sums, ["w", "n"], {"w": torch.tensor([1.0 * count]), "n": torch.tensor(count)}, weight)
+        uploads.add_weighted(sums, ["w", "n"], {"w": torch.tensor([1.0 * count]), "n": torch.tensor(count)}, weight)
     assert sums["w"].tolist() == [2 * 5 + 3 * 4] and sums["n"] == 5

@@ -33,29 +33,28 @@ def is_finite(tensors: Iterable[Tensor]) -> bool:
     return bool(sums.isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
-class Moment(NamedTuple):
+class Snapshot(NamedTuple):
     """What a round of training changes at a client."""
 
     params: Tensors
     state: Tensors
     upload: Tensors
 
+    @classmethod
+    def of(cls, client: Any) -> Snapshot:
+        """The client as it is now. Rules never change a tensor in place, so nothing is copied for them."""
+        return cls(client.weights.snapshot(), client.state, client.upload)
 
-def moment(client: Any) -> Moment:
-    """The client as it is now. Rules never change a tensor in place, so nothing is copied for them."""
-    return Moment(client.weights.snapshot(), client.state, client.upload)
+    def restore(self, client: Any) -> None:
+        """Takes the last training back; it weighs nothing in the round's mean loss."""
+        client.params, client.state, client.upload = self
+        client.train_loss = (0.0, 0)
 
 
 def is_sound(client: Any) -> bool:
     """Whether the loss of a client's last training and all that came out of it is finite."""
     own = (*client.params.values(), *client.state.values(), *client.upload.values())
     return bool(np.isfinite(client.train_loss[0])) and is_finite(own)
-
-
-def restore(client: Any, before: Moment) -> None:
-    """Takes the last training back; it weighs nothing in the round's mean loss."""
-    client.params, client.state, client.upload = before
-    client.train_loss = (0.0, 0)
 
 
 def not_finite(server: Any) -> list[str]:

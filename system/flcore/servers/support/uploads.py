@@ -9,8 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from flcore.clients.localrule import Tensors
-from flcore.servers import faults
 from flcore.servers.roundloop import add_weighted, message_bytes, samples_trained
+from flcore.servers.support import faults
 from flcore.utils.seeds import torch_generator
 
 # Bytes of trained weights that wait for their aggregation, by the type of device; at least `SMALLEST_PART` clients.
@@ -18,8 +18,8 @@ WAITING = {"cpu": 2**28, "cuda": 2**32}
 SMALLEST_PART = 16
 
 
-class Intake:
-    """What has come of one round's participants; a new one for each round.
+class RoundUploads:
+    """What one round's participants have sent; a new one for each round.
 
     Where the server needs no more of some weights than their mean, a large round comes in parts: the uploads of one are
     added up and its clients' trained weights released before the next one trains, so that a thousand clients do not
@@ -31,10 +31,10 @@ class Intake:
         self.left_out: set[int] = set()  # clients with values that are not finite
         self.late: list[int] = []  # over the limit of -ts
         self.seconds = 0.0  # simulated: the slowest client's, at most the limit
-        self.before: dict[int, faults.Moment] = {}  # what clients had before they trained
+        self.before: dict[int, faults.Snapshot] = {}  # what clients had before they trained
         self.seen: set[int] = set()  # whose upload was looked at, arrived or not
         self.clients: list[Any] = []  # whose upload is taken
-        self.uploads: list[Tensors] = []
+        self.messages: list[Tensors] = []
         self.bytes = 0
         self.added: list[str] = []  # names of weights that are added up at once
         self.sums: Tensors = {}  # of n_i times the weights
@@ -57,7 +57,7 @@ class Intake:
         """Trains the clients. One that comes out with values that are not finite is left out of this round and gets
         back what it had before; returned are the others.
         """
-        self.before = {client.id: faults.moment(client) for client in clients}
+        self.before = {client.id: faults.Snapshot.of(client) for client in clients}
         self.server.executor.train(clients, done)
         self.leave_out([client for client in clients if not faults.is_sound(client)], "training loss or weights")
         return [client for client in clients if client.id not in self.left_out]
@@ -75,7 +75,7 @@ class Intake:
             raise self.server.diverged(f"{what} of clients {ids} not finite (--on_nan stop)")
         for client in clients:
             if client.id in self.before:
-                faults.restore(client, self.before[client.id])
+                self.before[client.id].restore(client)
         self.left_out.update(ids)
         tqdm.write(f"round {self.server.current_round}: clients {ids} left out, their {what} are not finite")
 
@@ -104,7 +104,7 @@ class Intake:
             else:
                 self.bytes += size
                 self.clients.append(client)
-                self.uploads.append(self._add(client, upload) if self.added else upload)
+                self.messages.append(self._add(client, upload) if self.added else upload)
         self.leave_out(bad, "uploads")
 
     def _add(self, client: Any, upload: Tensors) -> Tensors:

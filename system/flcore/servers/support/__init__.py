@@ -1,0 +1,1 @@
+"""The parts that `Server` is composed of, a page each."""
