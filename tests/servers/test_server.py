@@ -303,3 +303,13 @@ def test_a_client_that_made_no_step_weighs_nothing(make_server, data_root, capsy
     assert "clients [1, 2] have too few samples" in capsys.readouterr().out
     server.train()
     assert server.uploaded_weights == [8 / 12, 0, 0, 4 / 12]
+
+
+def test_rounds_one_by_one_are_those_of_a_run(make_server):
+    whole, steps = (make_server("FedRep", "-gr", "3") for _ in range(2))
+    whole.train()
+    seen = []
+    for number in steps.each_round():
+        seen.append((number, len(steps.rs_test_acc), len(steps.Budget)))
+    assert seen == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
+    assert steps.rs_test_acc == whole.rs_test_acc and len(whole.rs_test_acc) == 4  # and the model after the last round

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,6 +49,11 @@ class RoundLoop:
 
     def train(self) -> None:
         """Trains for ``global_rounds`` rounds; the model after the last one is sent out and scored too."""
+        for _ in self.each_round():
+            pass
+
+    def each_round(self) -> Iterator[int]:
+        """`train` in steps: a round runs when it is asked for, and its number comes when it has trained."""
         self.Budget: list[float] = []
         for current_round in self.rounds():
             self.current_round = current_round
@@ -66,6 +71,7 @@ class RoundLoop:
                 self.aggregate_parameters()
             self.Budget.append(time.time() - started)
             self.end_round()
+            yield current_round
         self.finish()
 
     # ---- steps that a host may replace -------------------------------------------------------------------------------
