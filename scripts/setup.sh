@@ -33,14 +33,15 @@ if ! "$venv_python" -m pip --version >/dev/null 2>&1; then
 fi
 require_311 "$venv_python" "Remove .venv and name a newer one: PYTHON=python3.12 bash $0"
 
-# The stamp names the exact pyproject.toml that was installed; a development set-up serves as a runtime one too.
-hash="$("$venv_python" -c 'import hashlib; print(hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())')"
+# The stamp names the exact pyproject.toml that was installed, and from where: `import flcore` leads to this folder, so
+# that one that was moved is installed again. A development set-up serves as a runtime one too.
+stamp="$PWD $("$venv_python" -c 'import hashlib; print(hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())')"
 for done_kind in dev "$kind"; do
-    if [ "$(cat ".venv/installed-$done_kind" 2>/dev/null)" = "$hash" ]; then
+    if [ "$(cat ".venv/installed-$done_kind" 2>/dev/null)" = "$stamp" ]; then
         exit 0
     fi
 done
 
 echo "setup: installing into .venv (the first time this fetches torch, which is large)"
 "$venv_python" -m pip install --disable-pip-version-check --no-input -e "$target"
-echo "$hash" >".venv/installed-$kind"
+echo "$stamp" >".venv/installed-$kind"
