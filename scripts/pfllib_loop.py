@@ -20,7 +20,7 @@ from sklearn.preprocessing import label_binarize
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from flcore.trainmodel.cpd import (
+from flcore.trainmodel.prototypes import (
     aggregate_prototypes,
     class_prototypes,
     prototype_alignment_loss,

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientcpd import clientCPD
 from flcore.clients.localrule import subset
-from flcore.trainmodel.cpd import class_prototypes
+from flcore.trainmodel.prototypes import class_prototypes
 from support import same_tensors
 
 OFF = {"fd": ("--cpd_fd", "0"), "align": ("--cpd_align", "0"), "contrast": ("--cpd_contrast", "0")}

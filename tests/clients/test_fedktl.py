@@ -365,8 +365,8 @@ def test_classes_never_uploaded_have_no_pair_and_absent_ones_keep_theirs(make_se
 
 def test_the_server_trains_its_own_parameters_towards_typical_latents(make_server):
     """On the same uploads, longer training brings F(P) nearer to what the generator's mapping gives."""
-    from flcore.clients.clientcp import squared_mmd
-    from flcore.servers.prototypes import as_samples, stack_uploads
+    from flcore.trainmodel.mmd import squared_mmd
+    from flcore.trainmodel.prototypes import as_samples, stack_uploads
 
     server = make_server("FedKTL", "-gr", "1", "-se", "1", "-lam", "0")
     server.train()

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from flcore.clients.clientbase import Batches
 from flcore.clients.clientpa import alpha, beta
 from flcore.clients.localrule import LocalRule, Phase
-from flcore.trainmodel.cpd import class_prototypes
 from flcore.trainmodel.pa import FeatureGenerator, choose, distance_to_prototypes, diversity, fidelity
+from flcore.trainmodel.prototypes import class_prototypes
 from flcore.utils.seeds import torch_generator
 from support import same_tensors
 

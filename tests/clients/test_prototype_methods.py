@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flcore.clients.clientproto import nearest_prototype
-from flcore.servers.prototypes import as_samples, shuffled
 from flcore.servers.servertgp import margin, margin_loss
 from flcore.trainmodel.models import BaseHeadSplit
+from flcore.trainmodel.prototypes import as_samples, shuffled
 from support import same_tensors
 
 METHODS = ["FedProto", "FedGH", "FedTGP"]
@@ -64,23 +63,6 @@ def test_extractors_stay_at_home(make_server, method):
 
 
 # ---- FedProto --------------------------------------------------------------------------------------------------------
-
-
-def test_nearest_prototype_by_hand():
-    """(1, 1) is at squared distances 1 of (1, 0) and 2 of (0, 0); class 1 would be nearest but has no prototype."""
-    prototypes = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
-    scores = nearest_prototype(torch.tensor([[1.0, 1.0]]), prototypes, torch.tensor([True, False, True]))
-    assert scores[0, 0] == -1 and scores[0, 2] == -2 and scores.argmax() == 0
-    assert scores.isfinite().all()
-    garbage = torch.where(torch.tensor([[False], [True], [False]]), torch.nan, prototypes)
-    assert torch.equal(nearest_prototype(torch.ones(1, 2), garbage, torch.tensor([True, False, True])), scores)
-
-
-def test_nearest_prototype_is_that_of_the_distances():
-    generator = torch.Generator().manual_seed(0)
-    z, prototypes = (torch.randn(n, 7, generator=generator) for n in (20, 5))
-    squares = torch.stack([((z - p) ** 2).sum(1) for p in prototypes], 1)
-    assert torch.allclose(nearest_prototype(z, prototypes, torch.ones(5, dtype=torch.bool)), -squares, atol=1e-5)
 
 
 @pytest.mark.parametrize("lamda", [0, 6])

@@ -5,7 +5,7 @@ import torch
 
 from flcore.servers.roundloop import weighted_mean
 from flcore.servers.support.robust import krum, robust_mean, robust_prototypes, squared_distances, trimmed_mean
-from flcore.trainmodel.cpd import aggregate_prototypes
+from flcore.trainmodel.prototypes import aggregate_prototypes
 from support import same_tensors
 
 FIVE = torch.tensor([[1.0, 9.0], [2.0, 8.0], [3.0, 7.0], [4.0, 6.0], [100.0, -100.0]])

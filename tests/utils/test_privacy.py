@@ -10,7 +10,7 @@ import torch
 
 from flcore import registry
 from flcore.servers.roundloop import message_bytes
-from flcore.trainmodel.cpd import class_prototypes, clip_lengths
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
 from flcore.utils import privacy
 from flcore.utils.errors import UsageError
 from support import same_tensors

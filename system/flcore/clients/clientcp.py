@@ -24,9 +24,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import COSINE_EPS
-
-BANDWIDTHS = (10, 15, 20, 50)
+from flcore.trainmodel.mmd import squared_mmd
+from flcore.trainmodel.prototypes import COSINE_EPS
 
 
 class clientCP(Client):
@@ -82,16 +81,3 @@ def split_logits(forward, params, z, shared, state, noise):
     scores = forward.call("cpn", params, z * state["context"]).unflatten(1, (2, -1))
     r, s = (scores + noise).softmax(1).unbind(1)
     return forward.call("head", params, z * r) + forward.call("head", shared, z * s)
-
-
-def squared_mmd(a, b):
-    """Squared maximum mean discrepancy of two batches (B, K) and (B', K) -> scalar of at least 0 up to rounding.
-
-    The biased estimate: pairs of a sample with itself count, so that a batch of one sample works.
-    """
-
-    def kernel(u, v):
-        squares = (u.square().sum(1)[:, None] + v.square().sum(1) - 2 * u @ v.T).clamp_min(0)
-        return torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0).mean()
-
-    return kernel(a, a) + kernel(b, b) - 2 * kernel(a, b)

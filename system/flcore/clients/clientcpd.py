@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import LocalRule, Phase, head_loss, subset
-from flcore.trainmodel.cpd import (
-    HierarchicalDistiller,
+from flcore.trainmodel.cpd import HierarchicalDistiller
+from flcore.trainmodel.prototypes import (
     class_prototypes,
     clip_lengths,
     prototype_alignment_loss,

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import HyperParameters, Tensors
-from flcore.trainmodel.cpd import class_prototypes, clip_lengths, prototype_contrastive_loss
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_contrastive_loss
 
 
 class clientCRL(Client):

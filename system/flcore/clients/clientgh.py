@@ -11,7 +11,7 @@ extractor under the tuned head (the authors).
 """
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import class_prototypes, clip_lengths
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
 
 
 class clientGH(Client):

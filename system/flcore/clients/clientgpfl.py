@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import COSINE_EPS
+from flcore.trainmodel.prototypes import unit
 
 NORM_EPS = 1e-12  # smallest squared distance
 
@@ -59,10 +59,10 @@ class clientGPFL(Client):
         received = shared["gce.weight"]
         personal = forward.call("cov", params, z, state["frequency"] @ received)
         generic = forward.call("cov", params, z, received.mean(0))
-        unit, classes = (F.normalize(rows, dim=1, eps=COSINE_EPS) for rows in (generic, params["gce.weight"]))
+        cosines = unit(generic) @ unit(params["gce.weight"]).T
         distance = (generic - received[y]).square().sum().clamp_min(NORM_EPS).sqrt()
         logits = forward.call("head", params, personal)
-        return F.cross_entropy(logits, y) + F.cross_entropy(unit @ classes.T, y) + hp["lam"] * distance
+        return F.cross_entropy(logits, y) + F.cross_entropy(cosines, y) + hp["lam"] * distance
 
     @staticmethod
     def local_grad(grads, params, shared, state, hp):

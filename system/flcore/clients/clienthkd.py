@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import class_prototypes, prototype_alignment_loss
+from flcore.trainmodel.prototypes import class_prototypes, prototype_alignment_loss
 
 SMALLEST_SQUARE = 1e-12  # below it a distance counts as constant: the root has no gradient at 0
 

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Tensors
-from flcore.trainmodel.cpd import class_prototypes
-from flcore.trainmodel.ktl import Transfer, arcface_loss, directions
+from flcore.trainmodel.ktl import Transfer, arcface_loss
+from flcore.trainmodel.prototypes import class_prototypes, unit
 
 CLIP = 100.0
 PROJECTOR = "transfer.projector."
@@ -54,7 +54,7 @@ class clientKTL(Client):
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
-        points = directions(forward(params, x)[0])
+        points = unit(forward(params, x)[0])
         loss = arcface_loss(points @ params["transfer.etf"], y)
         if hp["mu"] and "images" in shared:
             images, latents = shared["images"], shared["latents"]
@@ -76,10 +76,10 @@ class clientKTL(Client):
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
         with torch.no_grad():
-            points = directions(forward.call("head", params, forward.in_batches(params, x)))
+            points = unit(forward.call("head", params, forward.in_batches(params, x)))
         means, counts = class_prototypes(points, y, int(hp["num_classes"]))
-        return state, {"prototypes": directions(means), "counts": counts.clamp(max=1).to(torch.uint8)}
+        return state, {"prototypes": unit(means), "counts": counts.clamp(max=1).to(torch.uint8)}
 
     @staticmethod
     def local_predict(forward, params, x, shared, state, hp):
-        return directions(forward(params, x)[0]) @ params["transfer.etf"]
+        return unit(forward(params, x)[0]) @ params["transfer.etf"]

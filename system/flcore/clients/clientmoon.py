@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import subset
-from flcore.trainmodel.cpd import COSINE_EPS
+from flcore.trainmodel.prototypes import unit
 
 
 class clientMOON(Client):
@@ -50,6 +50,6 @@ def previous_extractor(params):
 
 def model_contrast(z, z_glob, z_prev, tau):
     """L_con of features (B, K), with gradient in ``z`` only -> scalar. A feature of zeros has cosine 0 to all."""
-    z, z_glob, z_prev = (F.normalize(part, dim=1, eps=COSINE_EPS) for part in (z, z_glob.detach(), z_prev.detach()))
+    z, z_glob, z_prev = (unit(part) for part in (z, z_glob.detach(), z_prev.detach()))
     similarity = torch.stack([(z * z_glob).sum(1), (z * z_prev).sum(1)], dim=1) / tau
     return -F.log_softmax(similarity, dim=1)[:, 0].mean()

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import HyperParameters, Phase, Tensors
-from flcore.trainmodel.cpd import class_prototypes, clip_lengths, prototype_alignment_loss
 from flcore.trainmodel.pa import FeatureGenerator, choose
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_alignment_loss
 
 DECAY, LEAST_ALPHA = 0.98, 1e-4
 

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Forward, Phase, Tensors
-from flcore.trainmodel.cpd import COSINE_EPS, class_prototypes, clip_lengths, prototype_contrastive_loss
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_contrastive_loss, unit
 
 MODEL = ("base.", "projection.", "classifier.")  # prefixes of the network that FedProc trains and shares
 
@@ -73,4 +73,4 @@ class clientProc(Client):
 
 def projected(forward: Forward, params: Tensors, features: Tensor) -> Tensor:
     """The extractor's output (B,K) as unit vectors (B,dim)."""
-    return F.normalize(forward.call("projection", params, features), dim=1, eps=COSINE_EPS)
+    return unit(forward.call("projection", params, features))

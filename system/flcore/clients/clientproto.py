@@ -15,12 +15,10 @@ Where paper and released code differ:
 * Before there are prototypes the head predicts; PFLlib scores 0 there.
 """
 
-import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.trainmodel.cpd import class_prototypes, clip_lengths, prototype_alignment_loss
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, nearest_prototype, prototype_alignment_loss
 
 
 class clientProto(Client):
@@ -51,13 +49,3 @@ class clientProto(Client):
     def local_predict(forward, params, x, shared, state, hp):
         logits, z, _ = forward(params, x)
         return nearest_prototype(z, shared["prototypes"], shared["seen"]) if "prototypes" in shared else logits
-
-
-def nearest_prototype(z: Tensor, prototypes: Tensor, seen: Tensor) -> Tensor:
-    """Scores (B,C) of embeddings z (B,K): minus the squared distance to each of ``prototypes`` (C,K).
-
-    Classes without a prototype (``seen`` (C,) false) get the lowest finite number: never chosen, and an AUC exists.
-    """
-    known = torch.where(seen[:, None], prototypes, 0)
-    squares = z.square().sum(1, keepdim=True) - 2 * z @ known.T + known.square().sum(1)
-    return torch.where(seen, -squares, torch.finfo(z.dtype).min)

@@ -1,15 +1,11 @@
-"""For servers that work with class prototypes: keeping the global ones, and training on the uploaded ones."""
+"""For servers that keep global class prototypes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from flcore.servers.serverbase import Server
-from flcore.trainmodel.cpd import aggregate_prototypes
+from flcore.trainmodel.prototypes import aggregate_prototypes, stack_uploads
 
 
 class PrototypeServer(Server):
@@ -38,22 +34,3 @@ class PrototypeServer(Server):
         self.prototypes, self.seen = aggregate_prototypes(
             *self.filter_prototypes(prototypes, counts), self.prototypes, self.seen, self.weighting
         )
-
-
-def stack_uploads(uploads: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    """All clients' prototypes (N, C, ...) and counts (N, C)."""
-    prototypes, counts = (torch.stack([upload[name] for upload in uploads]) for name in ("prototypes", "counts"))
-    return prototypes, counts
-
-
-def as_samples(prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The (client, class) pairs that exist, as a data set: prototypes (N,C,K), counts (N,C) -> (n,K), labels (n,)."""
-    held = counts > 0
-    return prototypes[held], held.nonzero()[:, 1]
-
-
-def shuffled(size: int, batch_size: int, generator: torch.Generator, device: Any = "cpu") -> Iterator[Tensor]:
-    """Indices of one pass's mini-batches on ``device``; the incomplete last one is kept. -1: one batch of all."""
-    if size:
-        order = torch.randperm(size, generator=generator).to(device)
-        yield from order.split(batch_size if batch_size > 0 else size)

@@ -13,8 +13,8 @@ from torch import nn
 from flcore.clients.clientcpd import clientCPD
 from flcore.servers.roundloop import RoundLoop
 from flcore.servers.serverbase import Server
-from flcore.trainmodel.cpd import aggregate_prototypes
 from flcore.trainmodel.models import BaseHeadSplit
+from flcore.trainmodel.prototypes import aggregate_prototypes
 
 
 class FedCPD(Server, RoundLoop):

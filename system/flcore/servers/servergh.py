@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientgh import clientGH
-from flcore.servers.prototypes import as_samples, shuffled, stack_uploads
 from flcore.servers.serverbase import Server
+from flcore.trainmodel.prototypes import as_samples, shuffled, stack_uploads
 from flcore.utils.seeds import torch_generator
 
 

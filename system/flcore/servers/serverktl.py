@@ -24,12 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flcore.clients.clientcp import squared_mmd
 from flcore.clients.clientktl import CLIP, clientKTL
-from flcore.servers.prototypes import as_samples, stack_uploads
 from flcore.servers.serverbase import Server
-from flcore.trainmodel.cpd import class_prototypes
 from flcore.trainmodel.ktl import ImageGenerator
+from flcore.trainmodel.mmd import squared_mmd
+from flcore.trainmodel.prototypes import as_samples, class_prototypes, stack_uploads
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import numpy_generator, torch_generator
 

@@ -21,9 +21,10 @@ import torch
 
 from flcore.clients.clientpa import DECAY, alpha, clientPA
 from flcore.clients.localrule import Tensors
-from flcore.servers.prototypes import PrototypeServer, stack_uploads
+from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.servercpd import positive, weight
 from flcore.trainmodel.pa import choose, distance_to_prototypes, diversity, fidelity
+from flcore.trainmodel.prototypes import stack_uploads
 from flcore.utils.seeds import torch_generator
 
 AWAY = 0.15  # weight of the push from the prototypes

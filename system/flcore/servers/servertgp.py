@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clienttgp import clientTGP
-from flcore.servers.prototypes import PrototypeServer, as_samples, shuffled, stack_uploads
+from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import ratio
 from flcore.servers.servercpd import positive
-from flcore.trainmodel.cpd import aggregate_prototypes
+from flcore.trainmodel.prototypes import aggregate_prototypes, as_samples, distances, shuffled, stack_uploads
 from flcore.utils.seeds import numpy_generator, torch_generator
 
 
@@ -103,8 +103,3 @@ def margin_loss(prototypes: Tensor, y: Tensor, trained: Tensor, bound: Tensor | 
     """Cross-entropy of minus the distances from ``prototypes`` (B,K) to ``trained`` (C,K), the true one made longer."""
     lengthened = bound * F.one_hot(y, len(trained))
     return F.cross_entropy(-(distances(prototypes, trained) + lengthened), y)
-
-
-def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distances of all pairs, (n,K) and (m,K) -> (n,m); of equal points exactly 0, and so is the gradient."""
-    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,11 +1,10 @@
-"""What FedCPD adds to FedRep: attention, cross-layer fusion, distillation and class prototypes.
+"""What FedCPD adds to FedRep: attention, cross-layer fusion and distillation here, class prototypes in prototypes.py.
 
 Jin, Xu, Wang, Hsieh, Wu, Lin: FedCPD, IJCAI 2025, doi 10.24963/ijcai.2025/612. Where the paper leaves a choice open,
-the docstring says what was chosen. Imports torch only, so the file also works inside a PFLlib checkout. Nothing here
-branches on data, so everything runs under `torch.func.vmap` and `torch.func.grad`.
+the docstring says what was chosen. Portable, so the file also works inside a PFLlib checkout. Nothing here branches on
+data, so everything runs under `torch.func.vmap` and `torch.func.grad`.
 
-Shapes: B samples, C classes, K embedding size, N clients. Feature maps come as a list from shallow to deep, each
-(B,C_l,H_l,W_l).
+Shapes: B samples. Feature maps come as a list from shallow to deep, each (B,C_l,H_l,W_l).
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-COSINE_EPS = 1e-8  # smallest norm a cosine divides by: a dead ReLU embedding has norm 0
+from flcore.trainmodel.prototypes import (
+    aggregate_prototypes,
+    class_prototypes,
+    prototype_alignment_loss,
+    prototype_contrastive_loss,
+)
+
+__all__ = [
+    "CBAM",
+    "CrossLayerFusion",
+    "HierarchicalDistiller",
+    "LevelAttention",
+    "aggregate_prototypes",
+    "class_prototypes",
+    "prototype_alignment_loss",
+    "prototype_contrastive_loss",
+]
 
 
 class CBAM(nn.Module):
@@ -103,75 +118,3 @@ class HierarchicalDistiller(nn.Module):
         return torch.stack([F.mse_loss(student, teacher.detach()) for student, teacher in pairs]).sum()
 
     loss = forward
-
-
-def prototype_alignment_loss(z: Tensor, y: Tensor, prototypes: Tensor, seen: Tensor, reduction: str = "mean") -> Tensor:
-    """Squared distance of each embedding to its class's prototype, mean over the batch -> scalar.
-
-    z (B,K), y (B,) int64 in [0,C), prototypes (C,K) constant, seen (C,) bool. A sample whose class has no prototype
-    adds 0 to the sum and still counts in B. reduction: "mean" over the K elements of a distance (the default; a plain
-    sum diverges at the paper's learning rate) or "sum", K times as large. Raises ValueError for another reduction.
-    """
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
-    # Without a prototype, a sample's target is a constant copy of itself: loss and gradient 0, whatever the row holds.
-    targets = torch.where(seen[y, None], prototypes[y], z).detach()
-    loss = F.mse_loss(z, targets)
-    return loss if reduction == "mean" else loss * z.shape[1]
-
-
-def prototype_contrastive_loss(z: Tensor, y: Tensor, prototypes: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of cosines: cross-entropy with logits cos(z, P_c) / temperature over the seen classes -> scalar.
-
-    Shapes as in `prototype_alignment_loss`. All seen classes but the sample's own are negatives, also those the client
-    lacks; unseen classes are not. Mean over the batch; a sample whose class has no prototype adds 0 and still counts.
-    """
-    known = torch.where(seen[:, None], prototypes, 0).detach()
-    cosines = F.normalize(z, dim=1, eps=COSINE_EPS) @ F.normalize(known, dim=1, eps=COSINE_EPS).T
-    # With no class seen, mask none: a softmax over nothing but -inf is NaN, and every sample is ignored anyway.
-    logits = (cosines / temperature).masked_fill(~seen & seen.any(), -torch.inf)
-    ignored = -100  # cross_entropy's label for "leave this sample out"
-    return F.cross_entropy(logits, torch.where(seen[y], y, ignored), reduction="sum", ignore_index=ignored) / len(y)
-
-
-def clip_lengths(z: Tensor, limit: float) -> Tensor:
-    """The rows of z (n,K), longer ones shortened to the L2 norm ``limit``; 0: z as it is."""
-    return z * (limit / z.norm(dim=1, keepdim=True).clamp_min(limit)) if limit else z
-
-
-def class_prototypes(z: Tensor, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Mean embedding and number of samples of each class: z (n,K), y (n,) -> (C,K) in at least float32, (C,) int64.
-
-    Labels outside [0,C), such as a padding of -1, are left out. An absent class has count 0 and a row of zeros, which
-    is no prototype: look at the count.
-    """
-    z = z.to(torch.promote_types(z.dtype, torch.float32))
-    member = y[:, None] == torch.arange(num_classes, device=y.device)
-    counts = member.sum(0)
-    used = torch.where(member.any(1)[:, None], z, 0)  # 0 * NaN is NaN: what padding holds must not matter
-    return member.to(z.dtype).T @ used / counts.clamp_min(1)[:, None], counts
-
-
-def aggregate_prototypes(
-    prototypes: Tensor,
-    counts: Tensor,
-    previous: Tensor | None,
-    previous_seen: Tensor | None,
-    weighting: str = "uniform",
-) -> tuple[Tensor, Tensor]:
-    """Global prototypes from the clients': (N,C,K) and counts (N,C) -> (C,K), seen (C,) bool.
-
-    A client holds a class if its count is above 0. weighting: "uniform" over the holders (default; the paper uploads no
-    counts) or "count", by their samples. A class that nobody holds this time keeps `previous` (C,K) and `previous_seen`
-    (C,); both may be None in the first round. Raises ValueError for another weighting.
-    """
-    if weighting not in ("uniform", "count"):
-        raise ValueError(f"weighting must be 'uniform' or 'count', not {weighting!r}")
-    holds = counts > 0
-    weights = (holds if weighting == "uniform" else counts).to(prototypes.dtype)
-    held = holds.any(0)
-    sums = (weights[..., None] * torch.where(holds[..., None], prototypes, 0)).sum(0)
-    mean = sums / weights.sum(0)[:, None]  # 0 / 0 where nobody holds the class, replaced below
-    if previous is None or previous_seen is None:
-        previous, previous_seen = torch.zeros_like(mean), torch.zeros_like(held)
-    return torch.where(held[:, None], mean, previous), previous_seen | held

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 from torch.nn import functional as F
 
-from flcore.trainmodel.cpd import COSINE_EPS
 from flcore.utils.errors import UsageError
 from flcore.utils.safe_load import most_unpacked
 
@@ -53,11 +52,6 @@ def simplex_etf(num_classes: int) -> Tensor:
     orthonormal, _ = torch.linalg.qr(torch.randn(num_classes, num_classes))
     centred = torch.eye(num_classes) - 1 / num_classes
     return (num_classes / (num_classes - 1)) ** 0.5 * orthonormal @ centred
-
-
-def directions(outputs: Tensor) -> Tensor:
-    """The head's outputs (B, C) as points of length 1 in the space of the class directions."""
-    return F.normalize(outputs, dim=1, eps=COSINE_EPS)
 
 
 def arcface_loss(cosines: Tensor, y: Tensor, scale: float = SCALE, margin: float = MARGIN) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flcore.trainmodel.cpd import prototype_alignment_loss
+from flcore.trainmodel.prototypes import prototype_alignment_loss
 
 FARTHEST = 10.0  # mean squares of the prototypes
 
