@@ -48,7 +48,8 @@ from flcore.utils.args import resolve_device
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.mem_utils import peak_memory
 from flcore.utils.paths import REPO
-from flcore.utils.result_utils import run_info, write_in_place, write_json
+from flcore.utils.runs.files import whole_file, write_json
+from flcore.utils.runs.provenance import run_info
 from flcore.utils.seeds import numpy_generator, seed_everything
 from pfllib_loop import PFLlibLoop, can_run
 
@@ -605,7 +606,7 @@ def draw(result: Mapping[str, Any], out: Path) -> None:
             panel.set_ylim(bottom=0)
             panel.legend(frameon=False)
         panel.spines[["top", "right"]].set_visible(False)
-    with write_in_place(out) as temporary:
+    with whole_file(out) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
     plt.close(figure)
 

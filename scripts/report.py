@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from flcore import registry
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.result_utils import Run, read_run, write_in_place
+from flcore.utils.runs.files import whole_file
+from flcore.utils.runs.read import Run, read_run
 
 Curve = NDArray[np.float64]
 
@@ -228,7 +229,7 @@ def draw(groups: Sequence[Group], out: Path) -> None:
         Line2D([], [], color="#444444", linewidth=1.2, linestyle=(0, (3, 1.5)), label="B: after local training"),
     ]
     figure.legend(handles=styles, loc="outside lower center", ncols=2, frameon=False)
-    with write_in_place(out) as temporary:
+    with whole_file(out) as temporary:
         figure.savefig(temporary, format="png", dpi=160)
     plt.close(figure)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import main as command
 from flcore.data.generate import main as generate
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.result_utils import read_run
+from flcore.utils.runs.read import read_run
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "robustness"
 ATTACKS = {

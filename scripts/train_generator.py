@@ -8,7 +8,6 @@ results with this one say nothing about it. A file name that ends in .pt2 is wri
 """
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.data.sources import load
-from flcore.utils.errors import UsageError
+from flcore.utils.errors import report
 from flcore.utils.paths import REPO
+from flcore.utils.runs.files import whole_file
 from flcore.utils.seeds import seed_everything, torch_generator
 
 SIDE, HIDDEN, BATCH, LEARNING_RATE = 28, 256, 128, 2e-3
@@ -67,19 +67,14 @@ def train(latent_dim: int, epochs: int, seed: int) -> nn.Module:
 
 def save(net: nn.Module, latent_dim: int, out: Path) -> None:
     """Writes ``net`` to ``out`` in one step, as TorchScript or, for .pt2, as a program of torch.export."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{os.getpid()}.{out.name}")
     example = torch.zeros(1, latent_dim)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
-            if out.suffix == ".pt2":
-                torch.export.save(torch.export.export(net, (example,)), str(partial))
-            else:
-                torch.jit.trace(net, example).save(str(partial))
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(out) as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
+        if out.suffix == ".pt2":
+            with open(temporary, "wb") as file:
+                torch.export.save(torch.export.export(net, (example,)), file)
+        else:
+            torch.jit.trace(net, example).save(str(temporary))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,12 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         net = train(args.latent_dim, args.epochs, args.seed)
         save(net, args.latent_dim, args.out)
-    except OSError as error:
-        print(f"error: --out {args.out}: {error.strerror}", file=sys.stderr)
-        return 2
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    except Exception as error:
+        return report(error)
     print(f"wrote {args.out}")
     trust = " --trust_generator" if args.out.suffix == ".pt2" else ""
     print(f"use it: python main.py -algo FedKTL -data Digits --generator {args.out} -nd {args.latent_dim}{trust}")

@@ -16,10 +16,13 @@ from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.trainmodel.build import build_model, known_model, split_head
-from flcore.utils import interrupt, privacy, result_utils
+from flcore.utils import interrupt, privacy
 from flcore.utils.args import ALGORITHM, FLAGS, describe_ignored, idle_flags, make_parser, parse, resolve_device
-from flcore.utils.checkpoint import Checkpoints
 from flcore.utils.errors import RunError, UsageError, report
+from flcore.utils.runs.checkpoint import Checkpoints
+from flcore.utils.runs.claim import claim_run
+from flcore.utils.runs.provenance import run_info, run_settings
+from flcore.utils.runs.read import print_best, read_accuracies
 from flcore.utils.seeds import numpy_generator, seed_everything
 
 EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
@@ -77,17 +80,17 @@ def use_data(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: Any) -> None:
     """All repeats (``-pv`` to ``-t``), each with its result files."""
     goal, model_name = args.goal, args.model
-    settings = result_utils.run_settings(args, args.data_digest, args.unused)
+    settings = run_settings(args, args.data_digest, args.unused)
     for repeat in range(args.prev, args.times):
         args.repeat = repeat
-        files = result_utils.claim_run(
+        files = claim_run(
             *(args.results_dir, args.dataset, args.algorithm, goal, repeat, settings),
             *(args.overwrite, args.reuse, args.resume),
         )
         goal, args.result_path = files.goal, files.h5
         if files.reused:
             continue
-        files.update(**result_utils.run_info(args, {"evaluation_point": "A: after download, before training"}))
+        files.update(**run_info(args, {"evaluation_point": "A: after download, before training"}))
         with files.recording():
             seed_everything(int(numpy_generator(args.seed, repeat, "initial model").integers(2**31)))
             args.module_seed = int(numpy_generator(args.seed, repeat, "personal modules").integers(2**31))
@@ -114,7 +117,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             server.checkpoints.check(server)
             server.train()
         print(f"results: {files.h5}")
-    result_utils.average_data(args.algorithm, args.dataset, goal, args.times)
+    print_best(read_accuracies(Path(args.results_dir), args.dataset, args.algorithm, goal, args.times))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -131,7 +134,6 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(args.num_threads)
         known_model(args.model)  # refused before any data is made
         use_data(args)
-        result_utils.RESULTS = Path(args.results_dir)
         run(args, algorithm, server_class)
     except KeyboardInterrupt:
         return 130

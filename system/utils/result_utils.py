@@ -1,5 +1,29 @@
-"""PFLlib's names for the mean of repeats."""
+"""PFLlib's names for the mean of repeats, of the results in results/ of this checkout."""
 
-from flcore.utils.result_utils import average_data, get_all_results_for_one_algo, read_data_then_delete
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["average_data", "get_all_results_for_one_algo", "read_data_then_delete"]
+from flcore.utils.paths import RESULTS
+from flcore.utils.runs.read import print_best, read_accuracies, read_run
+
+
+def average_data(algorithm: str = "", dataset: str = "", goal: str = "", times: int = 10) -> None:
+    """Prints the standard deviation and the mean over repeats 0 to times-1 of each one's best test accuracy."""
+    print_best(get_all_results_for_one_algo(algorithm, dataset, goal, times))
+
+
+def get_all_results_for_one_algo(
+    algorithm: str = "", dataset: str = "", goal: str = "", times: int = 10
+) -> list[NDArray[np.float64]]:
+    """The test accuracies over the rounds of every repeat that has a result file."""
+    return read_accuracies(RESULTS, dataset, algorithm, goal, times)
+
+
+def read_data_then_delete(file_name: str, delete: bool = False) -> NDArray[np.float64]:
+    """The test accuracies over the rounds in `<file_name>.h5`, which is removed if `delete`; prints their number."""
+    path = RESULTS / f"{file_name}.h5"
+    curve = read_run(path).accuracy
+    if delete:
+        path.unlink()
+    print("Length: ", len(curve))
+    return curve

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flcore.data import dataset_utils
 from flcore.data.dataset_utils import assign, check, least_samples, save_file, separate_data, split_data
 from flcore.data.partition import deal, draw_dirichlet, draw_labels, draw_pathological, move_samples
 from flcore.utils.errors import UsageError
@@ -358,16 +357,9 @@ def test_an_interrupted_run_never_looks_finished(tmp_path):
     assert not (tmp_path / "config.json").exists() and not check(*paths(tmp_path), 2, True, False, "dir")
 
 
-def test_an_interrupted_file_does_not_appear(tmp_path):
-    with pytest.raises(RuntimeError), dataset_utils.whole_file(tmp_path / "a") as file:
-        file.write(b"half")
-        raise RuntimeError
-    assert not list(tmp_path.iterdir())
-
-
 def test_files_of_an_earlier_larger_data_set_are_removed(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "7.npz").write_bytes(b"old")
-    (tmp_path / "train" / "1.npz.123.unfinished").write_bytes(b"old")
+    (tmp_path / "train" / ".1.npz.123").write_bytes(b"old")
     save(tmp_path, [part(0), part(1)], [part(0), part(2)])
     assert Counter(path.name for path in (tmp_path / "train").iterdir()) == Counter(["0.npz", "1.npz"])

@@ -305,7 +305,7 @@ def test_the_budget_on_a_cpu_has_a_cap():
 
 def test_the_command_runs_it_and_its_size_does_not_change_a_runs_name(data_root, tmp_path):
     import main
-    from flcore.utils.result_utils import run_settings
+    from flcore.utils.runs.provenance import run_settings
 
     common = ["-algo", "FedRep", "-data", "Tiny", "-gr", "1", "--data_dir", str(data_root)]
     flags = [*common, "-ex", "stacked", "--stack_size", "3"]

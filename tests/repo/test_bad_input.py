@@ -28,8 +28,9 @@ import train_generator  # noqa: E402
 from flcore.data import plot_partition
 from flcore.data.generate import main as generate
 from flcore.data.readers import IDX_PARTS
-from flcore.utils import result_utils, safe_load
+from flcore.utils import safe_load
 from flcore.utils.errors import RunError
+from flcore.utils.runs.read import read_run
 from support import REPO, write_dataset
 from support.evil import Evil
 
@@ -47,7 +48,6 @@ def original(tmp_path_factory):
 def folder(original, tmp_path, monkeypatch):
     """A folder with the data sets in data/, to be damaged."""
     shutil.copytree(original, tmp_path / "data")
-    monkeypatch.setattr(result_utils, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(safe_load, "UNPACKED", 2**20)  # small bombs are made faster
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -386,7 +386,7 @@ def test_a_disk_that_fills_up_costs_the_later_rounds_only(folder, capsys, sizes)
     with full_disk(sizes[1] - 100):
         assert command("-m", "MLR") == 1
     assert "File too large" in capsys.readouterr().err
-    run = result_utils.read_run(folder / "results" / "Tiny_FedAvg_test_0.h5")
+    run = read_run(folder / "results" / "Tiny_FedAvg_test_0.h5")
     assert run.status == "failed" and len(run.arrays["rs_test_acc"]) == 1
     assert len(list((folder / "results").glob("*_0*"))) == 2
 
@@ -408,7 +408,7 @@ def test_an_earlier_result_survives_a_full_disk(folder, capsys, sizes):
         assert command("-m", "MLR", "--overwrite") == 1
     assert "File too large" in capsys.readouterr().err
     assert (folder / "results" / "Tiny_FedAvg_test_0.h5").read_bytes() == earlier
-    assert result_utils.read_run(folder / "results" / "Tiny_FedAvg_test_0.h5").status == "finished"
+    assert read_run(folder / "results" / "Tiny_FedAvg_test_0.h5").status == "finished"
 
 
 def test_a_model_too_large_for_the_memory(folder, capsys):

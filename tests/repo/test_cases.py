@@ -10,14 +10,12 @@ from flcore import registry
 from flcore.data import reading
 from flcore.data.dataset_utils import separate_data
 from flcore.trainmodel.build import build_model
-from flcore.utils import result_utils
 from support import write_dataset
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """``run("-algo", "FedAvg", sizes...)`` -> the arrays of a run on a data set with these sizes."""
-    monkeypatch.setattr(result_utils, "RESULTS", tmp_path)
 
     def call(*flags, algorithm="FedAvg", **sizes):
         write_dataset(tmp_path, **sizes)

@@ -18,8 +18,8 @@ from flcore.registry import ALGORITHMS
 from flcore.servers.support import dlg
 from flcore.trainmodel.ktl import ImageGenerator
 from flcore.trainmodel.models import FedAvgCNN
-from flcore.utils import checkpoint
-from flcore.utils.checkpoint import Checkpoints
+from flcore.utils.runs import run_state
+from flcore.utils.runs.checkpoint import Checkpoints
 from support import SHORT, same_tensors
 from support.checkpoints import INFO, StoppedError, everything, stop_in_round
 from support.pretended_device import DEVICE, OnDevice, pretended_device, stalls
@@ -253,9 +253,9 @@ def test_a_checkpoint_keeps_the_generator_of_a_cuda_device(monkeypatch):
     kept = {"cuda:1": torch.tensor([5], dtype=torch.uint8)}
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: kept[str(device)])
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: kept.update({str(device): state}))
-    states = checkpoint._random_states(torch.device("cuda", 1))
+    states = run_state._random_states(torch.device("cuda", 1))
     drawn, kept["cuda:1"] = torch.rand(3), None
-    checkpoint._set_random_states(states, torch.device("cuda", 1))
+    run_state._set_random_states(states, torch.device("cuda", 1))
     assert torch.equal(torch.rand(3), drawn) and kept["cuda:1"].tolist() == [5]
 
 

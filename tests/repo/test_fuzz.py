@@ -28,8 +28,10 @@ from PIL import Image
 
 from flcore.data import readers, reading
 from flcore.trainmodel.ktl import ImageGenerator
-from flcore.utils import result_utils, safe_load
+from flcore.utils import safe_load
 from flcore.utils.errors import UsageError
+from flcore.utils.runs.read import read_run
+from flcore.utils.runs.status import read_info
 from support import REPO, write_generator
 
 SECONDS, MEMORY = 20, 2**30  # for one file; the time is for a busy machine, most take milliseconds
@@ -82,9 +84,9 @@ READERS = {  # by the end of the file's name
     ".pkl": safe_load.load_pickle,
     ".idx": lambda path: readers.read_idx(path, 3),
     ".idx.gz": lambda path: readers.read_idx(path, 3),
-    ".h5": lambda path: result_utils.read_run(path).arrays,
+    ".h5": lambda path: read_run(path).arrays,
     ".json": safe_load.load_json,
-    ".run.json": result_utils._read_info,
+    ".run.json": read_info,
     ".png": read_image,
     ".pt": read_generator,
 }

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flcore.executors.threads import ThreadsExecutor
-from flcore.utils.checkpoint import Checkpoints
+from flcore.utils.runs.checkpoint import Checkpoints
 from support import REPO
 
 INFO = dict.fromkeys(("algorithm", "dataset", "num_clients", "repeat", "settings_digest", "code_digest"))

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import report  # noqa: E402 (the folder of scripts is no package)
-from flcore.utils.result_utils import claim_run, read_run, write_h5
+from flcore.utils.runs.claim import claim_run
+from flcore.utils.runs.files import write_h5
+from flcore.utils.runs.read import read_run
 from support import REPO
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flcore.utils.checkpoint import remembered
+from flcore.utils.runs.run_state import remembered
 
 INFO = {"algorithm": "A", "dataset": "Tiny", "num_clients": 4, "repeat": 0, "settings_digest": "s", "code_digest": "c"}
 

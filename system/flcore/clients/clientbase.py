@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils import privacy
-from flcore.utils.result_utils import write_in_place
+from flcore.utils.runs.files import whole_file
 from flcore.utils.seeds import torch_generator
 
 
@@ -313,7 +313,7 @@ def same_objects(some: Tensors, others: Tensors) -> bool:
 
 def save_item(item: Any, path: Path) -> None:
     """Saves tensors, containers of them, or a module's state, never a pickled object; complete or not at all."""
-    with write_in_place(path) as partial:
+    with whole_file(path) as partial:
         torch.save(copy.copy(item.state_dict()) if isinstance(item, nn.Module) else item, partial)
 
 

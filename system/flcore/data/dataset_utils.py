@@ -6,16 +6,15 @@ What they add is by keyword only: a seed, the mended partitions (see partition.p
 
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from flcore.data.partition import partition as draw_partition
 from flcore.utils.errors import UsageError
+from flcore.utils.runs.files import whole_file
 from flcore.utils.safe_load import load_json
 from flcore.utils.seeds import numpy_generator
 
@@ -170,25 +169,12 @@ def save_file(
         for earlier in folder.glob("*.npz*"):
             earlier.unlink()
         for client, content in enumerate(clients):
-            with whole_file(folder / f"{client}.npz") as file:
+            with whole_file(folder / f"{client}.npz") as temporary, open(temporary, "wb") as file:
                 np.savez_compressed(file, data=np.array(content, dtype=object))
             if len(content["x"]):
                 config.setdefault("shape", list(np.shape(content["x"])[1:]))
-    with whole_file(Path(config_path)) as file:
-        file.write(json.dumps(config).encode())
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that appears under its name only when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    try:
-        with open(unfinished, "wb") as file:
-            yield file
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(Path(config_path)) as temporary:
+        temporary.write_text(json.dumps(config))
 
 
 def _pfllib_keys(num_clients: int, niid: bool, balance: bool, partition: str | None, alpha: float) -> dict[str, object]:

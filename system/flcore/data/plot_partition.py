@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flcore.data.dataset_utils import whole_file
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
+from flcore.utils.runs.files import whole_file
 from flcore.utils.safe_load import load_json
 
 MOST_CELLS = 10**7  # of clients x classes; nobody could see more
@@ -47,8 +47,8 @@ def draw(folder: Path) -> Path:
     axes.set_axisbelow(True)
 
     picture = folder / "partition.png"
-    with whole_file(picture) as file:
-        figure.savefig(file, format="png", dpi=120)
+    with whole_file(picture) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
     return picture
 
 

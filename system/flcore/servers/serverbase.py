@@ -27,7 +27,7 @@ from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from flcore.utils import interrupt, privacy
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.result_utils import write_h5
+from flcore.utils.runs.files import write_h5
 from flcore.utils.seeds import numpy_generator
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.tensor_files import identity, pack, read_tensors, unpack, write_tensors
+from flcore.utils.runs.tensor_files import identity, pack, read_tensors, unpack, write_tensors
 
 try:
     import fcntl

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from torch import Tensor
+
+from flcore.utils.runs.files import write_bytes
 
 
 def identity(tensor: Tensor) -> tuple[Any, ...]:
@@ -42,14 +43,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], sync: bool = False)
     content = safetensors.torch.save(dict(tensors))
     write_bytes(path, content, sync)
     return hashlib.sha256(content).hexdigest()
-
-
-def write_bytes(path: Path, content: bytes, sync: bool) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def read_tensors(content: bytes) -> dict[str, Tensor]:

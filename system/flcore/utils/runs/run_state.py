@@ -1,201 +1,31 @@
-"""Checkpoints: a run that was killed goes on and ends with the numbers of one that was not.
-
-Beside `<run>.h5` a folder `<run>.ckpt` holds the last two, `round-000012` after 12 rounds: `state.json` and the tensors
-in `tensors-<n>.safetensors`. A checkpoint is written under another name, forced to the disk and then renamed, so that
-one with the right name is complete; `state.json` carries a format version, what the run is (settings, code, data set,
-repeat ...), the sha256 of every other file and its own.
+"""The state of a run between two rounds, as JSON and files of tensors: what a checkpoint holds.
 
 The classes of servers and clients name in `remembers` the attributes that last from round to round. A value may be
 None, a number, a string, an array, a tensor, a module, an optimizer, or a list, tuple or dict of such. What a round
 sets before it reads it is not kept. Random draws need nothing, since their generators are keyed by the round
-(utils/seeds.py); only torch's global generators, from which a model's dropout draws, are kept.
+(seeds.py); only torch's global generators, from which a model's dropout draws, are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import re
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from flcore.utils import interrupt
-from flcore.utils.errors import RunError, UsageError
-from flcore.utils.result_utils import checkpoint_folder
-from flcore.utils.tensor_files import identity, pack, read_tensors, unpack, write_bytes, write_tensors
+from flcore.utils.errors import RunError
+from flcore.utils.runs.tensor_files import identity, pack, read_tensors, unpack, write_tensors
 
-FORMAT = 1
 PIECE = 64 * 2**20  # bytes of tensors in one file, and so in memory beside the run's own
-STATE = "state.json"
-# in the order in which a difference is told
-IDENTITY = ("algorithm", "dataset", "num_clients", "repeat", "settings_digest", "code_digest", "torch")
 PLAIN = (type(None), bool, int, float, str)
 
 
 class UnusableError(Exception):
     """Why a checkpoint cannot be used, in words that follow its name."""
-
-
-class Checkpoints:
-    """The checkpoints of one run.
-
-    Args:
-        h5: the run's result file.
-        info: what it is, see `IDENTITY`; further entries do not matter.
-        every: rounds between two checkpoints; 0: none.
-        resume: go on from the latest usable one.
-        say: takes lines for the user.
-    """
-
-    def __init__(
-        self, h5: Path, info: Mapping[str, Any], every: int, resume: bool, say: Callable[[str], object] = print
-    ) -> None:
-        self.folder = checkpoint_folder(h5)
-        self.identity = {name: info.get(name) for name in IDENTITY} | {"torch": str(torch.__version__)}
-        self.every, self.resume, self.say = every, resume, say
-        self.latest: int | None = None  # rounds in the newest one known to be good
-
-    def check(self, server: Any) -> None:
-        """Refuses what cannot be resumed: PFLlib-style servers and clients that bring their own loop or training."""
-        foreign = server.has_own_loop() or not all(client.has_rule() for client in server.clients)
-        if foreign and (self.every or self.resume):
-            raise UsageError(
-                f"--checkpoint_every and --resume do not work with {server.algorithm}: it brings its own loop or local "
-                "training, whose state is not known; leave them out"
-            )
-
-    def begin(self, server: Any) -> int:
-        """Restores the latest usable checkpoint; returns the number of rounds that are done.
-
-        Raises:
-            RunError: there are checkpoints, but none can be used.
-        """
-        if self.every:
-            interrupt.wait_for("this round is done and a checkpoint written")
-        if not self.resume:
-            self.remove()  # of the run that this one replaces
-            return 0
-        found = self.rounds()
-        for done in reversed(found):
-            try:
-                self._load(server, done)
-            except UnusableError as why:
-                self.say(f"checkpoint {self._path(done)} is not used: {why}")
-                continue
-            self.latest = done
-            self.say(f"resumed after {done} rounds from {self._path(done)}")
-            return done
-        if found:
-            raise RunError(f"no checkpoint in {self.folder} can be used; without --resume the run starts anew")
-        self.say("--resume: there is no checkpoint of this run, so it starts from the beginning")
-        return 0
-
-    def round_done(self, server: Any, done: int) -> None:
-        """Between two rounds, `done` of them finished: writes a checkpoint if it is time for one, or for the end."""
-        asked = interrupt.asked()
-        if self.every and (done % self.every == 0 or asked):
-            self._save(server, done)
-            if asked:
-                raise KeyboardInterrupt
-
-    def rounds(self) -> list[int]:
-        """Rounds after which there is a checkpoint, whatever its state."""
-        names = (re.fullmatch(r"round-(\d{1,9})", path.name) for path in self.folder.glob("round-*"))
-        return sorted(int(name[1]) for name in names if name)
-
-    def remove(self) -> None:
-        """Removes all of them, as a finished run does."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _path(self, done: int) -> Path:
-        return self.folder / f"round-{done:06d}"
-
-    # ---- writing -------------------------------------------------------------------------------------------------
-
-    def _save(self, server: Any, done: int) -> None:
-        path, temporary = self._path(done), self.folder / f".writing-{os.getpid()}"
-        try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            state = {"format": FORMAT, "round": done, "identity": self.identity} | _capture(server, temporary)
-            text = _canonical(state)
-            content = {"digest": hashlib.sha256(text.encode()).hexdigest(), "state": state}
-            write_bytes(temporary / STATE, json.dumps(content).encode(), sync=True)
-            _sync_folder(temporary)
-            if path.exists():  # refused at the start of this run
-                path.rename(self.folder / f".refused-{os.getpid()}-{done}")
-            temporary.rename(path)
-            _sync_folder(self.folder)
-            _sync_folder(self.folder.parent)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            kept = "none was written before" if self.latest is None else f"the one of round {self.latest} is whole"
-            raise RunError(
-                f"checkpoint {path} cannot be written: {error.strerror or error}; {kept}. "
-                "Make room or the folder writable, then go on with --resume"
-            ) from None
-        for other in self.folder.iterdir():
-            if other not in (path, self._path(-1 if self.latest is None else self.latest)):
-                shutil.rmtree(other, ignore_errors=True)
-        self.latest = done
-
-    # ---- reading -------------------------------------------------------------------------------------------------
-
-    def _load(self, server: Any, done: int) -> None:
-        folder = self._path(done)
-        try:
-            content = json.loads((folder / STATE).read_bytes())
-            state = content["state"]
-            if state["format"] != FORMAT:
-                raise UnusableError(f"its format is {state['format']}, this program reads {FORMAT}")
-            if hashlib.sha256(_canonical(state).encode()).hexdigest() != content["digest"]:
-                raise UnusableError(f"{STATE} is damaged (its digest differs)")
-            for name in IDENTITY:
-                if state["identity"].get(name) != self.identity[name]:
-                    raise UnusableError(f"it belongs to another run ({_difference(name, state['identity'].get(name))})")
-            if state["round"] != done:
-                raise UnusableError(f"it was written after round {state['round']}")
-            reader = _Reader(folder, state["files"], state["common_files"], server.device)
-            _restore(server, state, reader)
-        except OSError as error:
-            raise UnusableError(f"{error.strerror or error} ({Path(error.filename or folder).name})") from None
-        except (
-            ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, RecursionError, SafetensorError
-        ) as error:  # fmt: skip
-            raise UnusableError(f"its content is not a run's state ({type(error).__name__})") from None
-
-
-def _canonical(state: Any) -> str:
-    return json.dumps(state, sort_keys=True)
-
-
-def _difference(name: str, value: Any) -> str:
-    words = {
-        "settings_digest": "other settings",
-        "code_digest": "other code",
-        "num_clients": f"{value} clients",
-    }
-    return words.get(name, f"{name} {value}")
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-# ---------------------------------------------------------------------------------------------- a run's state
 
 
 def remembered(owner: Any) -> list[str]:
@@ -204,9 +34,9 @@ def remembered(owner: Any) -> list[str]:
     return [name for names in declared for name in names]
 
 
-def _capture(server: Any, folder: Path) -> dict[str, Any]:
+def capture(server: Any, folder: Path) -> dict[str, Any]:
     """The state as JSON; its tensors are written to files in `folder`."""
-    writer = _Writer(folder)
+    writer = Writer(folder)
     shared = {id(client.shared): client.shared for client in server.clients}  # one message for all, as a rule
     numbers = {key: number for number, key in enumerate(shared)}
     state: dict[str, Any] = {
@@ -224,8 +54,8 @@ def _capture(server: Any, folder: Path) -> dict[str, Any]:
     return state | {"files": writer.files}
 
 
-def _restore(server: Any, state: Mapping[str, Any], reader: _Reader) -> None:
-    """Sets what `_capture` read. If it turns out wrong half-way, the next one overwrites it, or the run ends."""
+def restore(server: Any, state: Mapping[str, Any], reader: Reader) -> None:
+    """Sets what `capture` read. If it turns out wrong half-way, the next one overwrites it, or the run ends."""
     for name in remembered(server):
         _set(server, name, reader.decode(state["server"][name]))
     messages = [reader.decode(message) for message in state["messages"]]
@@ -269,7 +99,7 @@ def _layout(value: Any) -> Any:
     return None
 
 
-class _Writer:
+class Writer:
     """Turns values into JSON and puts their tensors into files; a tensor that occurs often is written once."""
 
     def __init__(self, folder: Path) -> None:
@@ -331,8 +161,8 @@ class _Writer:
         return len(self.files)
 
 
-class _Reader:
-    """The opposite of `_Writer`. All files are checked at once; in memory are the common ones and one other.
+class Reader:
+    """The opposite of `Writer`. All files are checked at once; in memory are the common ones and one other.
 
     Args:
         folder, files, common: as written.

@@ -1,6 +1,7 @@
 """A run that is stopped anywhere goes on and ends like one that was not; what cannot be used is refused in words."""
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -14,10 +15,13 @@ import torch
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
-from flcore.utils import checkpoint, interrupt, result_utils
-from flcore.utils.checkpoint import Checkpoints, remembered
+from flcore.utils import interrupt
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.tensor_files import pack, read_tensors, unpack, write_tensors
+from flcore.utils.runs import checkpoint, claim, run_state
+from flcore.utils.runs.checkpoint import Checkpoints
+from flcore.utils.runs.files import write_json
+from flcore.utils.runs.run_state import remembered
+from flcore.utils.runs.tensor_files import pack, read_tensors, unpack, write_tensors
 from support import REPO
 from support.checkpoints import INFO, StoppedError, attributes, everything, plain, stop_in_round
 
@@ -108,7 +112,7 @@ def test_batchnorm_and_a_checkpoint_that_is_not_written_every_round(make_server,
 
 
 def test_pieces_of_a_large_state_are_put_together_again(make_server, start, monkeypatch):
-    monkeypatch.setattr(checkpoint, "PIECE", 6_000)  # less than one client's
+    monkeypatch.setattr(run_state, "PIECE", 6_000)  # less than one client's
     stopped = start("FedALA")
     stop_in_round(stopped, 2)
     with pytest.raises(StoppedError):
@@ -152,7 +156,7 @@ def change_state(folder, change):
     """Rewrites state.json with a right digest."""
     content = json.loads((folder / "state.json").read_text())
     change(content["state"])
-    digest = checkpoint.hashlib.sha256(json.dumps(content["state"], sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(content["state"], sort_keys=True).encode()).hexdigest()
     (folder / "state.json").write_text(json.dumps({"digest": digest, "state": content["state"]}))
 
 
@@ -264,8 +268,8 @@ def test_a_new_start_forgets_the_old_checkpoints(start):
     assert not start.folder.exists() and start.said == []
 
 
-@pytest.mark.parametrize("call", ["write_bytes", "write_tensors"])
-def test_a_full_disk_ends_the_run_and_leaves_the_one_before(make_server, start, monkeypatch, call):
+@pytest.mark.parametrize(("module", "call"), [(checkpoint, "write_bytes"), (run_state, "write_tensors")])
+def test_a_full_disk_ends_the_run_and_leaves_the_one_before(make_server, start, monkeypatch, module, call):
     server = start("FedRep")
     train_clients = server.train_clients
 
@@ -275,7 +279,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_one_before(make_server, start, 
     def train():
         train_clients()
         if server.current_round == 1:
-            monkeypatch.setattr(checkpoint, call, full)
+            monkeypatch.setattr(module, call, full)
 
     server.train_clients = train
     with pytest.raises(
@@ -408,7 +412,7 @@ def test_other_code_is_not_resumed(command, monkeypatch, capfd):
         interrupt_at(patch, 0, 1)
         assert command() == 130
     monkeypatch.setattr(interrupt, "_requested", False)
-    monkeypatch.setattr(result_utils, "code_digest", lambda: "other")
+    monkeypatch.setattr(claim, "code_digest", lambda: "other")
     assert command("--resume") == 1
     captured = capfd.readouterr()
     assert captured.out.count("it belongs to another run (other code)") == 2 and "Traceback" not in captured.err
@@ -423,9 +427,9 @@ def test_a_run_that_is_still_going_is_not_resumed_twice(command, tmp_path, monke
     monkeypatch.setattr(interrupt, "_requested", False)
     path = tmp_path / "results" / "Tiny_FedAvg_test_0.run.json"
     info = json.loads(path.read_text())
-    result_utils.write_json(path, info | {"status": "running"})
+    write_json(path, info | {"status": "running"})
     assert command("--resume") == 2 and "is still being written by process" in capfd.readouterr().err
-    result_utils.write_json(path, info | {"status": "running", "process": "an earlier one of the same number"})
+    write_json(path, info | {"status": "running", "process": "an earlier one of the same number"})
     assert command("--resume") == 0
 
 

@@ -1,0 +1,72 @@
+"""Files that are written whole or not at all: under another name first, then renamed."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flcore.utils.errors import RunError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name in the folder of `path`, renamed to `path` if the body succeeds and removed if it does not.
+
+    A reader never sees half a file. A killed process leaves the temporary file: `.<name>.<its number>`.
+
+    Raises:
+        RunError: the disk is full, or the folder cannot be written to; `path` is as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror or error}); what was there is kept") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_bytes(path: Path, content: bytes, sync: bool = False) -> None:
+    """Writes a file directly, for a folder that is renamed as a whole; `sync`: it shall survive a power failure."""
+    with open(path, "wb") as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder survive a power failure, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path | str, content: Any) -> None:
+    """Writes `content` whole as indented JSON, and so that it survives a power failure."""
+    with whole_file(Path(path)) as temporary:
+        write_bytes(temporary, (json.dumps(content, indent=1) + "\n").encode(), sync=True)
+
+
+def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
+    """Writes one data set per entry whole, float64 unless it holds integers.
+
+    A model saved beside it (.pt) belongs to the arrays that are replaced, and goes with them.
+    """
+    with whole_file(Path(path)) as temporary, h5py.File(temporary, "w") as file:
+        for name, values in arrays.items():
+            array = np.asarray(values)
+            file.create_dataset(name, data=array if array.dtype.kind in "iu" else array.astype(np.float64))
+    Path(path).with_suffix(".pt").unlink(missing_ok=True)

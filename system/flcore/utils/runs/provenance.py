@@ -1,0 +1,98 @@
+"""Where a result comes from: a run's settings and their digest, the code's digest, versions, commit, platform."""
+
+import argparse
+import hashlib
+import json
+import math
+import platform
+import subprocess
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from flcore.utils.paths import REPO
+
+PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
+# What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
+NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads", "given"}
+NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it; what has no short text, such as a model, becomes the name of its class."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(plain(item) for item in value)
+    text = str(value)
+    return text if len(text) < 200 and "\n" not in text else type(value).__name__
+
+
+def run_settings(args: argparse.Namespace, data_digest: str | None, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """All that decides a run's numbers: every argument but those in NOT_SETTINGS, and the digest of the data.
+
+    ignored: further arguments to leave out, those without effect on the chosen algorithm.
+    """
+    left_out = NOT_SETTINGS.union(ignored)
+    arguments = {name: plain(value) for name, value in sorted(vars(args).items()) if name not in left_out}
+    return arguments | {"data_digest": data_digest}
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Hex digest of the settings, whatever their order."""
+    return hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()
+
+
+def code_digest() -> str:
+    """Hex digest of the framework's own code (system/**/*.py), also where there is no git."""
+    code = hashlib.sha256()
+    for path in sorted((REPO / "system").rglob("*.py")):
+        code.update(f"{path.relative_to(REPO)}\0".encode() + path.read_bytes() + b"\0")
+    return code.hexdigest()
+
+
+def _git(*command: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(REPO), *command], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def run_info(args: argparse.Namespace, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What run.json says of a run beside its settings and its state: arguments, versions, commit, platform, seed.
+
+    `commit` and `dirty` are None outside a git checkout of this code. `extra` is added as it is: the point of
+    evaluation, the data set's description, whatever else a reader should know.
+    """
+    ours = _git("rev-parse", "--show-toplevel") == str(REPO)  # and not a repository that this folder was copied into
+    commit = _git("rev-parse", "HEAD") if ours else None
+    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+    info: dict[str, Any] = {
+        "arguments": {name: plain(value) for name, value in sorted(vars(args).items()) if name != "given"},
+        "given": sorted(getattr(args, "given", ())),
+        "seed": getattr(args, "seed", None),
+        "versions": {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES},
+        "commit": commit,
+        "dirty": None if changes is None else bool(changes),
+        "platform": platform.platform(),
+    }
+    info.update(plain(extra or {}))
+    return info

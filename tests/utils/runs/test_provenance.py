@@ -1,0 +1,73 @@
+"""What decides a run's numbers, and where they come from."""
+
+import argparse
+import json
+import subprocess
+
+import numpy as np
+import torch
+
+from flcore.utils.args import make_parser, parse
+from flcore.utils.runs import provenance
+from flcore.utils.runs.provenance import run_info, run_settings, settings_digest
+
+
+def settings_of(*words):
+    return run_settings(parse(make_parser(), words), "d1")
+
+
+def test_settings_are_what_decides_the_numbers():
+    base = settings_of()
+    assert (
+        settings_of("-go", "x", "-t", "3", "-pv", "1", "--results_dir", "r", "--overwrite", "--num_threads", "2")
+        == settings_of("-ex", "loop")
+        == base
+    )
+    assert settings_of("-lr", "0.02") == base | {"local_learning_rate": 0.02}
+    ignored = run_settings(parse(make_parser(), ["-lam", "7"]), "d1", {"lamda"})
+    assert ignored == {name: value for name, value in base.items() if name != "lamda"}
+    assert run_settings(parse(make_parser(), []), "d2") == base | {"data_digest": "d2"}
+
+
+def test_digest_ignores_order_only():
+    assert settings_digest({"a": 1, "b": 2}) == settings_digest({"b": 2, "a": 1})
+    assert settings_digest({"a": 1, "b": 2}) != settings_digest({"a": 2, "b": 1})
+    assert settings_digest({"a": 1}) != settings_digest({"a": "1"})
+
+
+def test_run_info_is_complete_and_json(tmp_path):
+    args = parse(make_parser(), ["-lr", "0.1", "-sd", "3"])
+    args.model, args.device, args.shape = torch.nn.Linear(2, 2), torch.device("cpu"), (1, 28, 28)
+    info = run_info(args, {"evaluation_point": "A", "sizes": np.array([1, 2])})
+    assert json.loads(json.dumps(info, allow_nan=False)) == info
+    assert info["arguments"]["device"] == "cpu" and info["arguments"]["shape"] == [1, 28, 28]
+    assert info["arguments"]["local_learning_rate"] == 0.1 and info["given"] == ["local_learning_rate", "seed"]
+    assert (info["seed"], info["evaluation_point"], info["sizes"]) == (3, "A", [1, 2])
+    assert info["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert set(info["versions"]) == {"python", "torch", "torchvision", "numpy", "scikit-learn", "h5py"}
+
+
+def git(folder, *command):
+    identity = ["-c", "user.name=n", "-c", "user.email=e@x"]
+    subprocess.run(["git", *identity, *command], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_is_told_in_a_checkout_only(tmp_path, monkeypatch):
+    ours = tmp_path / "outer" / "ours"
+    (ours / "system").mkdir(parents=True)
+    code = ours / "system" / "a.py"
+    code.write_text("a = 1\n")
+    monkeypatch.setattr(provenance, "REPO", ours)
+    args = argparse.Namespace()
+    assert (run_info(args)["commit"], run_info(args)["dirty"]) == (None, None)
+    git(tmp_path / "outer", "init")
+    git(tmp_path / "outer", "commit", "--allow-empty", "-m", "theirs")
+    assert run_info(args)["commit"] is None  # somebody else's repository around a copy of ours
+    git(ours, "init")
+    git(ours, "add", "system")
+    git(ours, "commit", "-m", "ours")
+    assert len(run_info(args)["commit"]) == 40 and run_info(args)["dirty"] is False
+    code.write_text("a = 2\n")
+    assert run_info(args)["dirty"] is True
+    monkeypatch.setenv("PATH", "")
+    assert run_info(args)["commit"] is None  # no git at all
