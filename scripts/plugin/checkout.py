@@ -12,6 +12,7 @@ OURS = Path(__file__).resolve().parents[2] / "system"
 FILES = (
     "flcore/clients/clientcpd.py",
     "flcore/clients/localrule.py",
+    "flcore/servers/messages.py",
     "flcore/servers/roundloop.py",
     "flcore/servers/servercpd.py",
     "flcore/trainmodel/cpd.py",

@@ -21,7 +21,13 @@ ORDER = [
     "main",
     "utils",  # PFLlib's names, which nothing of ours needs
 ]
-PORTABLE = ["clients/localrule.py", "servers/roundloop.py", "trainmodel/cpd.py", "trainmodel/prototypes.py"]
+PORTABLE = [
+    "clients/localrule.py",
+    "servers/messages.py",
+    "servers/roundloop.py",
+    "trainmodel/cpd.py",
+    "trainmodel/prototypes.py",
+]
 
 
 def layer(module):

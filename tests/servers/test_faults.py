@@ -7,7 +7,7 @@ import torch
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import ALGORITHMS
-from flcore.servers.roundloop import message_bytes
+from flcore.servers.messages import is_finite, message_bytes
 from flcore.servers.support import faults
 from flcore.utils.errors import RunError
 from flcore.utils.seeds import numpy_generator, torch_generator
@@ -38,9 +38,9 @@ def note_restored(server, client):
     return same
 
 
-def is_finite(server):
+def all_finite(server):
     clients = [value for c in server.clients for value in (*c.params.values(), *c.state.values())]
-    return faults.not_finite(server) == [] and faults.is_finite(clients)
+    return faults.not_finite(server) == [] and is_finite(clients)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_client_with_nan_is_left_out_restored_and_comes_back(make_server, hard
     assert restored == [True, False, False]
     assert server.records["rs_left_out"] == [1, int(sends), 0]
     assert server.records["rs_left_out_clients"] == [(0, 2), (1, 3)][: 1 + sends]
-    assert is_finite(server) and np.isfinite(server.rs_test_acc).all() and np.isfinite(server.rs_train_loss).all()
+    assert all_finite(server) and np.isfinite(server.rs_test_acc).all() and np.isfinite(server.rs_train_loss).all()
     assert sum(server.uploaded_weights) == pytest.approx(1)
 
 
@@ -105,7 +105,7 @@ def test_a_personal_part_alone_can_be_bad(make_server):
 
     client.train = bad
     server.train()
-    assert server.records["rs_left_out_clients"] == [(0, 1)] and is_finite(server)
+    assert server.records["rs_left_out_clients"] == [(0, 1)] and all_finite(server)
 
 
 def test_feddbe_agrees_without_a_bad_client(make_server):
@@ -187,7 +187,7 @@ def test_a_client_that_vanishes_keeps_what_is_its_own_and_comes_back(make_server
     del server.select_clients, client.receive
     server.global_rounds = 1  # the state is five rounds old
     server.train()
-    assert is_finite(server) and client.id in server.uploaded_ids
+    assert all_finite(server) and client.id in server.uploaded_ids
 
 
 # ---- slow clients ----------------------------------------------------------------------------------------------------
@@ -337,4 +337,4 @@ def test_every_method_runs_to_its_end_under_attack(make_server, algorithm, attac
     flags = ("--attack", attack, "--attack_rate", "0.25", "--aggregate", aggregate, "--label_noise", "0.1")
     server = make_server(algorithm, *flags, "-eg", "3")
     server.train()
-    assert is_finite(server) and len(server.records["rs_benign_acc"]) == 2
+    assert all_finite(server) and len(server.records["rs_benign_acc"]) == 2

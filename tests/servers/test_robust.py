@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flcore.servers.roundloop import weighted_mean
+from flcore.servers.messages import weighted_mean
 from flcore.servers.support.robust import krum, robust_mean, robust_prototypes, squared_distances, trimmed_mean
 from flcore.trainmodel.prototypes import aggregate_prototypes
 from support import same_tensors

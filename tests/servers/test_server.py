@@ -7,27 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from flcore.servers.roundloop import message_bytes, share_of, weighted_mean
+from flcore.servers.roundloop import share_of
 from flcore.servers.serverbase import deciles, mean_auc, per_client, ratio
 from flcore.utils.errors import RunError, UsageError
 from support import same_tensors, write_dataset
-
-
-def test_weighted_mean_by_hand():
-    messages = [
-        {"w": torch.tensor([1.0, 0.0]), "n": torch.tensor(3)},
-        {"w": torch.tensor([5.0, 4.0]), "n": torch.tensor(7)},
-    ]
-    mean = weighted_mean(["w", "n"], messages, [0.25, 0.75])
-    assert torch.equal(mean["w"], torch.tensor([4.0, 3.0]))
-    assert mean["n"] == 7  # counters take the maximum
-    assert torch.equal(messages[0]["w"], torch.tensor([1.0, 0.0]))
-
-
-def test_bytes_of_a_message_count_only_the_classes_held():
-    assert message_bytes({"w": torch.zeros(5), "b": torch.zeros(2, dtype=torch.float64)}) == 5 * 4 + 2 * 8
-    message = {"prototypes": torch.zeros(4, 8), "counts": torch.tensor([2, 0, 0, 1])}
-    assert message_bytes(message) == 2 * 8 * 4 + 4 * 8
 
 
 def test_measures_by_hand():

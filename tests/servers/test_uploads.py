@@ -149,10 +149,3 @@ def test_a_round_in_parts_in_which_nobody_is_left_ends_the_run(make_server, smal
     small_parts(1)
     with pytest.raises(RunError, match=r"no participant is left. Left out in this round: clients \[0, 1, 2, 3\]"):
         server.train()
-
-
-def test_sums_of_whole_numbers_take_the_maximum():
-    sums = {}
-    for weight, count in ((2, 5), (3, 4)):
-        uploads.add_weighted(sums, ["w", "n"], {"w": torch.tensor([1.0 * count]), "n": torch.tensor(count)}, weight)
-    assert sums["w"].tolist() == [2 * 5 + 3 * 4] and sums["n"] == 5

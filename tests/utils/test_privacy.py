@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flcore import registry
-from flcore.servers.roundloop import message_bytes
+from flcore.servers.messages import message_bytes
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
 from flcore.utils import privacy
 from flcore.utils.errors import UsageError

@@ -1,9 +1,9 @@
-"""The server's half: one round loop for every algorithm, and messages that are counted.
+"""The server's half: one round loop for every algorithm.
 
-A message is a dict of tensors. Going down it holds the shared weights and whatever else the method broadcasts; coming
-up, the client's version of those weights and what its rule adds (`LocalRule.local_end`).
+Messages (see `messages`) go down with the shared weights and whatever else the method broadcasts, and come up with the
+client's version of those weights and what its rule adds (`LocalRule.local_end`).
 
-This file imports torch only: it is also copied into PFLlib checkouts, where `RoundLoop` is mixed into their `Server`.
+This file is portable: it is also copied into PFLlib checkouts, where `RoundLoop` is mixed into their `Server`.
 There PFLlib's own `send_models`, `receive_models` and `aggregate_parameters` come first in the method order, so a
 server that shall run in both places overrides these three with the helpers below.
 """
@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-Tensors = dict[str, Tensor]
+from flcore.servers.messages import Tensors, message_bytes, weighted_mean
 
 
 class RoundLoop:
@@ -166,34 +165,3 @@ def share_of(number: int, share: float) -> int:
 def samples_trained(client: Any) -> int:
     """n_i: a client that made no step, for want of samples, sends back what it got and weighs nothing."""
     return client.train_samples if client.train_loss[1] else 0
-
-
-def weighted_mean(names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
-    """Weighted mean of the named tensors over messages; the weights sum to 1."""
-    mean: Tensors = {}
-    for message, weight in zip(messages, weights, strict=True):
-        add_weighted(mean, names, message, weight)
-    return mean
-
-
-def add_weighted(total: Tensors, names: list[str], message: Tensors, weight: float) -> None:
-    """Adds ``weight`` times the named tensors to ``total``; whole numbers (BatchNorm's counters) take the maximum."""
-    for name in names:
-        value = message[name]
-        if not value.is_floating_point():
-            total[name] = torch.maximum(total.get(name, value), value)
-        elif name in total:
-            total[name].add_(value, alpha=weight)
-        else:
-            total[name] = value * weight
-
-
-def message_bytes(message: Tensors) -> int:
-    """Bytes of a message. Of tensors ``prototypes...`` (C, ...) beside ``counts`` (C,) only the classes held go out."""
-    total = 0
-    for name, value in message.items():
-        sent = value
-        if name.startswith("prototypes") and "counts" in message:
-            sent = value[message["counts"] > 0]
-        total += sent.numel() * sent.element_size()
-    return total

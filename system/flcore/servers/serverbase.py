@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
+from flcore.servers.messages import is_finite
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.servers.support import dlg, faults
 from flcore.servers.support.robust import robust_mean, robust_prototypes
@@ -269,7 +270,7 @@ class Server(RoundLoop):
 
     def _collect_modules(self) -> None:
         active = self.active_clients()
-        sound = [client for client in active if faults.is_finite(client.model.state_dict().values())]
+        sound = [client for client in active if is_finite(client.model.state_dict().values())]
         self.round_uploads.leave_out([client for client in active if client not in sound], "weights")
         if not sound:
             raise self.diverged("no upload is finite")

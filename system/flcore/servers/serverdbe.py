@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from flcore.clients.clientdbe import clientDBE
-from flcore.servers.roundloop import message_bytes
+from flcore.servers.messages import message_bytes
 from flcore.servers.serverbase import Server
 from flcore.utils.errors import UsageError
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flcore.clients.localrule import Tensors
+from flcore.servers.messages import is_finite
 from flcore.trainmodel.weights import Weights
 
 # A nominal device, so that simulated time depends on the settings alone and not on the machine.
@@ -21,16 +22,6 @@ SLOWDOWN = 5.0  # times as long, for slow training and for slow sending
 
 
 # ---- values that are not finite --------------------------------------------------------------------------------------
-
-
-def is_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no tensor holds NaN or an infinite value."""
-    numbers = [tensor for tensor in tensors if tensor.is_floating_point()]
-    if not numbers:
-        return True
-    # A sum is finite only if all its terms are, and costs a thirtieth of looking at each; but it can overflow.
-    sums = torch.stack([tensor.sum().float() for tensor in numbers])
-    return bool(sums.isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
 class Snapshot(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from flcore.clients.localrule import Tensors
-from flcore.servers.roundloop import add_weighted, message_bytes, samples_trained
+from flcore.servers.messages import add_weighted, is_finite, message_bytes
+from flcore.servers.roundloop import samples_trained
 from flcore.servers.support import faults
 from flcore.utils.seeds import torch_generator
 
@@ -97,7 +98,7 @@ class RoundUploads:
             size = message_bytes(upload)
             seconds = faults.simulated_seconds(client, received + size)
             self.seconds = max(self.seconds, min(seconds, limit))
-            if not faults.is_finite(upload.values()):
+            if not is_finite(upload.values()):
                 bad.append(client)
             elif seconds > limit:
                 self.late.append(client.id)
