@@ -47,9 +47,7 @@ def test_weighted_mean_by_hand():
 def test_sums_by_hand():
     total = {}
     for count, n in ((2, 5), (3, 4)):
-        add_weighted(
-            total, ["w", "n"], {"w": torch.tensor([1.0 * n]), "n": torch.tensor(n), "x": torch.ones(1)}, weight
-        )
+        add_weighted(total, ["w", "n"], {"w": torch.tensor([1.0 * n]), "n": torch.tensor(n), "x": torch.ones(1)}, count)
     assert total.keys() == {"w", "n"} and total["w"].item() == 2 * 5 + 3 * 4
     assert total["n"].item() == 5  # whole numbers take the maximum
 
