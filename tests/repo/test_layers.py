@@ -17,6 +17,7 @@ ORDER = [
     "flcore.executors",
     "flcore.convergence",
     "flcore.registry",
+    "flcore.reporting",
     "utils",  # PFLlib's names
     "main",
     "utils",  # PFLlib's names, which nothing of ours needs

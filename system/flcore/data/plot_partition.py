@@ -6,6 +6,7 @@ The picture needs config.json alone, no screen, and stays readable with 100 clie
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,36 +21,46 @@ MOST_CELLS = 10**7  # of clients x classes; nobody could see more
 def draw(folder: Path) -> Path:
     """Writes partition.png in the data set's folder: a bubble for each client and class, larger and darker with more
     images."""
-    from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     counts = read_counts(folder / "config.json")
-    largest = max(counts.max(), 2)
-    num_clients, num_classes = counts.shape
-    cells = [min(max(8 / size, 0.14), 0.4) for size in counts.shape]  # inches
-    width, height = (max(cell * size, 2.5) for cell, size in zip(cells, counts.shape, strict=True))
+    width, height = size_of(counts)
     figure = Figure(figsize=(width + 1.6, height + 1.0), layout="constrained")
-    axes = figure.add_subplot()
-
-    clients, classes = np.nonzero(counts)
-    shown = counts[clients, classes]
-    diameter = 72 * min(width / num_clients, height / num_classes)  # points: the largest bubble fills its cell
-    area = diameter**2 * np.maximum(shown / largest, 0.06)
-    bubbles = axes.scatter(clients, classes, area, shown, cmap="viridis_r", norm=LogNorm(1, largest), linewidths=0)
-    figure.colorbar(bubbles, label="images", aspect=30, format="{x:,.0f}")
-
-    axes.set(xlim=(-0.7, num_clients - 0.3), ylim=(-0.7, num_classes - 0.3), xlabel="client", ylabel="class")
-    axes.set_title(f"{folder.resolve().name}: {counts.sum():,} images, {num_clients} clients, {num_classes} classes")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-    axes.grid(alpha=0.3, linewidth=0.4)
-    axes.set_axisbelow(True)
-
+    draw_panel(figure.add_subplot(), counts, folder.resolve().name)
     picture = folder / "partition.png"
     with whole_file(picture) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
     return picture
+
+
+def size_of(counts: np.ndarray) -> tuple[float, float]:
+    """Width and height in inches at which every bubble of these images by client and class can be seen."""
+    cells = [min(max(8 / size, 0.14), 0.4) for size in counts.shape]
+    width, height = (max(cell * size, 2.5) for cell, size in zip(cells, counts.shape, strict=True))
+    return width, height
+
+
+def draw_panel(axes: Any, counts: np.ndarray, name: str) -> None:
+    """Draws the images by client and class of the data set `name` into a panel of about `size_of(counts)`."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import MaxNLocator
+
+    largest = max(counts.max(), 2)
+    num_clients, num_classes = counts.shape
+    clients, classes = np.nonzero(counts)
+    shown = counts[clients, classes]
+    lengths = zip(size_of(counts), counts.shape, strict=True)
+    diameter = 72 * min(length / number for length, number in lengths)  # points: the largest bubble fills its cell
+    area = diameter**2 * np.maximum(shown / largest, 0.06)
+    bubbles = axes.scatter(clients, classes, area, shown, cmap="viridis_r", norm=LogNorm(1, largest), linewidths=0)
+    axes.figure.colorbar(bubbles, ax=axes, label="images", aspect=30, format="{x:,.0f}")
+
+    axes.set(xlim=(-0.7, num_clients - 0.3), ylim=(-0.7, num_classes - 0.3), xlabel="client", ylabel="class")
+    axes.set_title(f"{name}: {counts.sum():,} images, {num_clients} clients, {num_classes} classes", parse_math=False)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    axes.grid(alpha=0.3, linewidth=0.4)
+    axes.set_axisbelow(True)
 
 
 def read_counts(config_path: Path) -> np.ndarray:
