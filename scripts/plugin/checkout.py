@@ -13,6 +13,7 @@ FILES = (
     "flcore/clients/clientcpd.py",
     "flcore/clients/localrule.py",
     "flcore/servers/messages.py",
+    "flcore/servers/prototypes.py",
     "flcore/servers/roundloop.py",
     "flcore/servers/servercpd.py",
     "flcore/trainmodel/cpd.py",

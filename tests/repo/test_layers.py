@@ -25,6 +25,7 @@ ORDER = [
 PORTABLE = [
     "clients/localrule.py",
     "servers/messages.py",
+    "servers/prototypes.py",
     "servers/roundloop.py",
     "trainmodel/cpd.py",
     "trainmodel/prototypes.py",

@@ -77,6 +77,7 @@ def test_a_class_below_the_minimum_is_not_sent(name, make_server):
 def test_a_class_that_everybody_holds_back_has_no_global_prototype(make_server):
     server = after_a_round(make_server("FedCPD", "-gr", "2", "--proto_min_count", "1000"))
     assert not server.seen.any()
+    assert "prototypes" not in server.last_message  # nothing to send
     assert all(math.isfinite(loss) for loss in server.rs_train_loss)
 
 

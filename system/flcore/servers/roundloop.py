@@ -3,9 +3,8 @@
 Messages (see `messages`) go down with the shared weights and whatever else the method broadcasts, and come up with the
 client's version of those weights and what its rule adds (`LocalRule.local_end`).
 
-This file is portable: it is also copied into PFLlib checkouts, where `RoundLoop` is mixed into their `Server`.
-There PFLlib's own `send_models`, `receive_models` and `aggregate_parameters` come first in the method order, so a
-server that shall run in both places overrides these three with the helpers below.
+This file is portable: it is also copied into PFLlib checkouts, where a method's server names `RoundLoop`, or a class
+made of it, before their `Server`.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ class RoundLoop:
     num_new_clients: int
     rs_test_acc: list[float]
     select_clients: Callable[[], list[Any]]
-    send_models: Callable[[], None]
-    receive_models: Callable[[], None]
-    aggregate_parameters: Callable[[], None]
     evaluate: Callable[..., None]
     check_done: Callable[..., bool]
     save_results: Callable[[], None]
@@ -101,6 +97,17 @@ class RoundLoop:
             self.eval_new_clients = True
             self.set_new_clients(type(self.clients[0]))
             self.evaluate()
+
+    # ---- what a method overrides -------------------------------------------------------------------------------------
+
+    def send_models(self) -> None:
+        self.broadcast(self.shared_weights())
+
+    def receive_models(self) -> None:
+        self.collect()
+
+    def aggregate_parameters(self) -> None:
+        self.average_shared()
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 

@@ -7,30 +7,23 @@ import copy
 import math
 from typing import Any
 
-import torch
 from torch import nn
 
 from flcore.clients.clientcpd import clientCPD
-from flcore.servers.roundloop import RoundLoop
+from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server
 from flcore.trainmodel.models import BaseHeadSplit
-from flcore.trainmodel.prototypes import aggregate_prototypes
 
 
-class FedCPD(Server, RoundLoop):
+class FedCPD(PrototypeServer, Server):
     shares = ("base.",)
     uses = {"plocal_epochs": 1}
     sends = "extractor, class prototypes"
-    uploads_prototypes = True
     keeps = "head, attention and fusion modules, previous extractor"
-    remembers = ("prototypes", "seen")
-    means_only = ("",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
         self.weighting = args.cpd_proto_weighting
-        self.prototypes: torch.Tensor | None = None  # (C, K)
-        self.seen: torch.Tensor | None = None  # (C,) bool
         self.set_slow_clients()
         self.set_clients(clientCPD)
         if args.cpd_fd:
@@ -39,25 +32,6 @@ class FedCPD(Server, RoundLoop):
                 f"FedCPD: distils {len(channels)} levels of feature maps with {channels} channels."
                 if channels
                 else "FedCPD: this model has no feature maps, so feature distillation is off."
-            )
-
-    def send_models(self) -> None:
-        message = self.shared_weights()
-        if self.prototypes is not None and self.seen is not None:
-            message |= {"prototypes": self.prototypes, "seen": self.seen}
-        self.broadcast(message)
-
-    def receive_models(self) -> None:
-        self.collect()
-
-    def aggregate_parameters(self) -> None:
-        self.average_shared()
-        uploads = [upload for upload in self.uploaded_models if "prototypes" in upload]
-        if uploads:
-            prototypes = torch.stack([upload["prototypes"] for upload in uploads])
-            counts = torch.stack([upload["counts"] for upload in uploads])
-            self.prototypes, self.seen = aggregate_prototypes(
-                *self.filter_prototypes(prototypes, counts), self.prototypes, self.seen, self.weighting
             )
 
     @staticmethod

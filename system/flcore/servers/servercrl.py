@@ -14,9 +14,10 @@ import torch
 
 from flcore.clients.clientcrl import clientCRL, mixing_weight
 from flcore.servers.prototypes import PrototypeServer
+from flcore.servers.serverbase import Server
 
 
-class FedCRL(PrototypeServer):
+class FedCRL(PrototypeServer, Server):
     reconstruction = True  # tables of results shall say so
     uses = {"lamda": 1.0, "tau": 0.5}
     weighting = "count"

@@ -2,10 +2,11 @@
 
 from flcore.clients.clienthkd import clientHKD
 from flcore.servers.prototypes import PrototypeServer
+from flcore.servers.serverbase import Server
 from flcore.servers.servercpd import weight
 
 
-class FedHKD(PrototypeServer):
+class FedHKD(PrototypeServer, Server):
     weighting = "count"
     uses = {"lamda": 0.05, "tau": 0.5}
     noise_refusal = "it uploads mean predictions as well, which with noise are no probabilities any more."

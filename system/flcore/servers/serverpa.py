@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from flcore.clients.clientpa import DECAY, alpha, clientPA
-from flcore.clients.localrule import Tensors
 from flcore.servers.prototypes import PrototypeServer
+from flcore.servers.serverbase import Server
 from flcore.servers.servercpd import positive, weight
 from flcore.trainmodel.pa import choose, distance_to_prototypes, diversity, fidelity
 from flcore.trainmodel.prototypes import stack_uploads
@@ -32,7 +32,7 @@ WEIGHT_DECAY = 1e-2
 BATCH = 32  # the authors'; taken where -lbs names none
 
 
-class FedPA(PrototypeServer):
+class FedPA(PrototypeServer, Server):
     shares = ("base.", "head.")
     weighting = "count"
     uses = {"noise_dim": 32, "hidden_dim": 256, "generator_learning_rate": 3e-4}
@@ -48,12 +48,6 @@ class FedPA(PrototypeServer):
         self.optimizer = torch.optim.Adam(
             self.generator.parameters(), lr=args.generator_learning_rate, weight_decay=WEIGHT_DECAY
         )
-
-    def known(self) -> Tensors:
-        """The global prototypes (C, K) and which of them there are (C,); nothing before the first."""
-        if self.prototypes is None or self.seen is None or not self.seen.any():
-            return {}
-        return {"prototypes": self.prototypes, "seen": self.seen}
 
     def send_models(self) -> None:
         message, known = self.shared_weights(), self.known()

@@ -2,10 +2,11 @@
 
 from flcore.clients.clientproc import MODEL, clientProc
 from flcore.servers.prototypes import PrototypeServer
+from flcore.servers.serverbase import Server
 from flcore.servers.servercpd import positive
 
 
-class FedProc(PrototypeServer):
+class FedProc(PrototypeServer, Server):
     shares = MODEL
     weighting = "count"
     uses = {}

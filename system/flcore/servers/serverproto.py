@@ -7,9 +7,10 @@ prototype: taken as a slip.
 
 from flcore.clients.clientproto import clientProto
 from flcore.servers.prototypes import PrototypeServer
+from flcore.servers.serverbase import Server
 
 
-class FedProto(PrototypeServer):
+class FedProto(PrototypeServer, Server):
     shares = ()
     uses = {"lamda": 10.0}
     sends = "class prototypes"

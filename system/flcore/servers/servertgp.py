@@ -22,13 +22,13 @@ from torch.nn import functional as F
 
 from flcore.clients.clienttgp import clientTGP
 from flcore.servers.prototypes import PrototypeServer
-from flcore.servers.serverbase import ratio
+from flcore.servers.serverbase import Server, ratio
 from flcore.servers.servercpd import positive
 from flcore.trainmodel.prototypes import aggregate_prototypes, as_samples, distances, shuffled, stack_uploads
 from flcore.utils.seeds import numpy_generator, torch_generator
 
 
-class FedTGP(PrototypeServer):
+class FedTGP(PrototypeServer, Server):
     shares = ()
     uses = {"lamda": 10.0, "server_epochs": 100, "server_learning_rate": 0.01}
     averages = False
