@@ -1,0 +1,276 @@
+"""Estimates of the bounds' constants along a run of FedCPD: docs/convergence.md.
+
+A copy of a client's weights takes the very steps that the client is about to take; at some of its iterates, and at the
+end, the gradient of the client's loss over all its samples and over mini-batches is computed. The run itself does not
+notice. The weights are those that move in the extractor's phase: extractor, attention and fusion modules.
+
+L1, L2, sigma and G are suprema over all weights. What is found here are the largest values among those looked at, so
+each is at most the true constant, and a bound made of them at most the bound that the theory gives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flcore.clients.localrule import Phase, Tensors
+from flcore.convergence.bounds import Constants
+from flcore.utils.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one client's round shows. Losses are the client's own, over all its training samples."""
+
+    round: int
+    client: int
+    samples: int
+    classes: int  # that have a prototype
+    rate: float
+    constants: Constants
+    loss_received: float  # after the download
+    loss_before: float  # after the head's phase, before the extractor's
+    loss_after: float  # after the extractor's phase
+    loss_next: float = math.nan  # after the next round's download; NaN until that has been seen
+
+
+class Gradients(NamedTuple):
+    """Of one client's loss at one point, with P moving parameters."""
+
+    loss: float
+    mean: Tensor  # (P,) over all samples
+    variance: float  # E|g - mean|^2 of a mini-batch's gradient g
+
+    @property
+    def square(self) -> float:
+        """Of the mean's norm."""
+        return float(self.mean @ self.mean)
+
+
+class Objective:
+    """A client's loss in the present round, as a function of the parameters that its extractor's phase moves.
+
+    Args:
+        client: has got this round's message and has not trained yet.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.hp = client, client.round_hp()
+        phases = client.phases(self.hp)
+        self.before, self.phase = split_plan(client, phases)
+        self.moves = client.moving(self.phase)
+        size = client.load_train_data().batch_size
+        draw = torch_generator(client.args.seed, client.args.repeat, client.round, client.id, "convergence")
+        x, y = client.data
+        order = torch.randperm(len(y), generator=draw).to(y.device)
+        self.batches = [(x[chosen], y[chosen]) for chosen in torch.split(order, size)]
+        self.complete = len(y) // size  # mini-batches; what is left over is the last one
+        self.draw = draw
+
+    def losses(self, params: Tensors) -> Iterator[tuple[Tensor, float]]:
+        """The loss on each mini-batch, with its share of the samples."""
+        client = self.client
+        client.forward.set_training(self.phase.moves)
+        for x, y in self.batches:
+            loss = client.local_loss(client.forward, params, x, y, client.shared, client.state, self.hp)
+            yield loss, len(y) / len(client.data[1])
+
+    def loss(self, params: Tensors) -> float:
+        with torch.no_grad():
+            return sum(float(loss) * share for loss, share in self.losses(params))
+
+    def gradients(self, params: Tensors) -> Gradients:
+        """Loss, gradient and the variance of a mini-batch's, from one pass over the samples in mini-batches.
+
+        The variance is the mean of |g - mean|^2 over the complete mini-batches, which is right on average.
+        """
+        params, moving = self._moving(params)
+        size = sum(value.numel() for value in moving)
+        mean, of_complete = torch.zeros(2, size, dtype=torch.float64, device=moving[0].device)
+        total = squares = 0.0
+        for number, (loss, share) in enumerate(self.losses(params)):
+            gradient = flat(torch.autograd.grad(loss, moving, materialize_grads=True))
+            total += float(loss.detach()) * share
+            mean += share * gradient
+            if number < self.complete:
+                squares += float(gradient @ gradient) / self.complete
+                of_complete += gradient / self.complete
+        # the mean of |g - mean|^2 = |g|^2 - 2 g mean + |mean|^2, without a second pass
+        return Gradients(total, mean, max(squares - float((2 * of_complete - mean) @ mean), 0.0))
+
+    def curvature(self, params: Tensors, iterations: int) -> float:
+        """|H v| for a unit vector v, after so many steps of the power method on the Hessian H.
+
+        At most the largest absolute eigenvalue, and so at most L1.
+        """
+        params, moving = self._moving(params)
+        size = sum(value.numel() for value in moving)
+        direction = torch.randn(size, generator=self.draw, dtype=torch.float64).to(moving[0].device)
+        length = 0.0
+        for _ in range(iterations):
+            direction = direction / direction.norm()
+            product = torch.zeros_like(direction)
+            for loss, share in self.losses(params):
+                along = flat(torch.autograd.grad(loss, moving, create_graph=True, materialize_grads=True)) @ direction
+                product += share * flat(torch.autograd.grad(along, moving, materialize_grads=True))
+            direction, length = product, float(product.norm())
+            if length == 0:
+                break
+        return length
+
+    def _moving(self, params: Tensors) -> tuple[Tensors, list[Tensor]]:
+        moving = {name: params[name].detach().requires_grad_() for name in self.moves}
+        return params | moving, list(moving.values())
+
+
+def split_plan(client: Any, phases: Sequence[Phase]) -> tuple[list[Phase], Phase]:
+    """The phases before the one that moves the extractor, and that one."""
+    for number, phase in enumerate(phases):
+        if any(name.startswith("base.") for name in client.moving(phase)):
+            return list(phases[:number]), phase
+    raise ValueError("no phase of the plan moves the extractor")
+
+
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """One vector in double precision."""
+    return torch.cat([value.flatten().double() for value in tensors])
+
+
+class Watched:
+    """Mini-batches that call ``look`` with the number of each step right before it."""
+
+    def __init__(self, batches: Any, look: Callable[[int], None]) -> None:
+        self.batches, self.look, self.step = batches, look, 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.batches:
+            self.look(self.step)
+            self.step += 1
+            yield batch
+
+
+class Path(NamedTuple):
+    """A client's way through one round, on copies of its weights."""
+
+    received: Tensors  # after the download
+    iterates: list[Tensors]  # of the extractor's phase: before some of its steps, from the first one, and at the end
+    steps: int  # of that phase
+
+
+def walk(client: Any, objective: Objective, points: int) -> Path:
+    """Takes the steps of the client's next `train`, and keeps ``points`` iterates of the extractor's phase."""
+    received = client.params
+    params = {name: value.clone() for name, value in received.items()}
+    batches, draws = client.load_train_data(), client.draws()
+    steps = objective.phase.passes(batches) * len(batches)
+    wanted = {round(float(step)) for step in np.linspace(0, steps - 1, min(points, steps))}
+    kept: list[Tensors] = []
+
+    def keep() -> None:
+        kept.append(params | {name: params[name].detach().clone() for name in objective.moves})
+
+    for phase in objective.before:
+        client._run(phase, params, batches, draws, objective.hp)
+    watched = Watched(batches, lambda step: keep() if step in wanted else None)
+    client._run(objective.phase, params, watched, draws, objective.hp)
+    keep()
+    return Path(received, kept, steps)
+
+
+def estimate(client: Any, points: int = 6, iterations: int = 5) -> Estimate | None:
+    """What ``client``'s round will show; None if it takes no step.
+
+    Args:
+        client: of FedCPD; has got this round's message and has not trained yet. It is left as it was.
+        points: iterates looked at among the round's steps, the first and the last among them; the end comes on top.
+        iterations: of the power method, at the first iterate; 0: L1 comes from differences of gradients alone.
+    """
+    objective = Objective(client)
+    hp = objective.hp
+    received, kept, steps = walk(client, objective, points)
+    if steps == 0:
+        return None
+    found = [objective.gradients(point) for point in kept]
+    z = [client.forward.in_batches(point, client.data[0]) for point in kept]
+    bases = [flat(value for name, value in point.items() if name.startswith("base.")) for point in kept]
+    ways = [flat(point[name] for name in objective.moves) for point in kept]
+    pairs = list(itertools.combinations(range(len(kept)), 2))
+    bends = [ratio((found[b].mean - found[a].mean).norm(), (ways[b] - ways[a]).norm()) for a, b in pairs]
+    shifts = [ratio((z[b] - z[a]).norm(dim=1).max(), (bases[b] - bases[a]).norm()) for a, b in pairs]
+    if iterations:
+        bends.append(objective.curvature(kept[0], iterations))
+    seen = client.shared.get("seen")
+    constants = Constants(
+        L1=max(bends),
+        L2=max(shifts),
+        sigma=max(math.sqrt(point.variance) for point in found),
+        G=max(math.sqrt(point.square + point.variance) for point in found),
+        S=steps * float(np.mean([point.square for point in found[:-1]])),
+        E=steps,
+        alpha=hp["align"] / z[0].shape[1],  # the rule's alignment is a mean over the K elements
+        beta=hp["contrast"],
+        tau=hp["tau"],
+    )
+    return Estimate(
+        round=client.round,
+        client=client.id,
+        samples=len(client.data[1]),
+        classes=0 if seen is None else int(seen.sum()),
+        rate=hp["lr"],
+        constants=constants,
+        loss_received=objective.loss(received),
+        loss_before=found[0].loss,
+        loss_after=found[-1].loss,
+    )
+
+
+def ratio(change: Tensor, way: Tensor) -> float:
+    return float(change / way) if way > 0 else 0.0
+
+
+class Observed:
+    """An executor that first estimates for the clients under observation, and then has them trained.
+
+    Nothing is estimated before there are prototypes: the bounds say how the loss changes when these move.
+
+    Args:
+        executor: trains.
+        clients: ids of those under observation.
+        points, iterations: see `estimate`.
+    """
+
+    def __init__(self, executor: Any, clients: Collection[int], points: int = 6, iterations: int = 5) -> None:
+        self.executor, self.clients = executor, frozenset(clients)
+        self.points, self.iterations = points, iterations
+        self.name = executor.name
+        self.test = executor.test
+        self.estimates: list[Estimate] = []
+
+    def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
+        for client in clients:
+            if client.id in self.clients and ready(client):
+                self.look_again(client)
+                if found := estimate(client, self.points, self.iterations):
+                    self.estimates.append(found)
+        self.executor.train(clients, done)
+
+    def look_again(self, client: Any) -> None:
+        """Completes the client's estimate of the round before, now that it has got the next message."""
+        for number, found in enumerate(self.estimates):
+            if (found.client, found.round + 1) == (client.id, client.round):
+                self.estimates[number] = replace(found, loss_next=Objective(client).loss(client.params))
+
+
+def ready(client: Any) -> bool:
+    weights = client.round_hp()
+    return "prototypes" in client.shared or not (weights["align"] or weights["contrast"])
