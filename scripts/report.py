@@ -55,9 +55,9 @@ def _report(args: argparse.Namespace) -> int:
         _say(lines, args.format)
 
     to = sys.stdout if args.format == "text" else sys.stderr  # what is piped into a file is the table
-    from flcore.reporting import figures  # matplotlib takes its time
-
     for name, path in pictures.items():
+        from flcore.reporting import figures  # matplotlib takes its time
+
         try:
             figures.write(results, name, path)
         except UsageError as error:

@@ -20,7 +20,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from flcore.data import plot_partition
-from flcore.data.reading import DataSet
 from flcore.reporting.frames import Results
 from flcore.reporting.labels import End, label_ends, settle
 from flcore.reporting.tables import marks
@@ -301,6 +300,8 @@ def clients(results: Results) -> Any:
 
 def partition(results: Results) -> Any:
     """Which client held how many images of which class, from the data set that the runs used, if it is still there."""
+    from flcore.data.reading import DataSet  # with torch, which takes its time
+
     found = {}
     for dataset in dict.fromkeys(results.runs["dataset"]):
         number = results.runs.index[results.runs["dataset"] == dataset][0]

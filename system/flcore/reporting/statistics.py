@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flcore.utils.seeds import numpy_generator
-
 MOST_ENUMERATED = 6  # values, of which all 6**6 = 46,656 resamples are gone through; more are drawn
 DRAWS = 20_000
 
@@ -45,6 +43,8 @@ def bootstrap_interval(values: NDArray[np.float64], level: float = 0.95) -> tupl
     if count <= MOST_ENUMERATED:
         chosen = np.array(list(itertools.product(range(count), repeat=count)))
     else:
+        from flcore.utils.seeds import numpy_generator  # with torch, which takes its time
+
         chosen = numpy_generator(0, "bootstrap").integers(count, size=(DRAWS, count))
     means = values[chosen].mean(axis=1)
     # both ends are means that occur, not numbers between them, which would be too narrow for few values
