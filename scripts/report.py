@@ -10,6 +10,7 @@ repeat, or the goal) are one row. Best A is selected on the test set, so it flat
 """
 
 import argparse
+import shutil
 import signal
 import sys
 import textwrap
@@ -117,7 +118,10 @@ def _pictures(out: Path | None, figure: str) -> dict[str, Path]:
 
 
 def _show(table: tables.Table, kind: str) -> None:
-    print(tables.as_text(table, bold=sys.stdout.isatty()) if kind == "text" else tables.FORMATS[kind](table))
+    if kind == "text" and sys.stdout.isatty():
+        print(tables.as_text(table, bold=True, width=shutil.get_terminal_size().columns))
+    else:
+        print(tables.FORMATS[kind](table))
 
 
 def _say(paragraphs: Sequence[str], kind: str) -> None:

@@ -85,6 +85,22 @@ def test_what_cannot_be_used_is_a_warning_and_nothing_at_all_an_error(tmp_path):
         reporting.load(tmp_path / "empty")
 
 
+def test_the_last_accuracy_of_a_client_is_its_last_number_mean_over_seeds(tmp_path):
+    one = make_run(tmp_path, seed=0, goal="a", arrays={"rs_client_acc": [[0.1, 0.2, NAN], [0.3, NAN, NAN]]})
+    two = make_run(tmp_path, seed=1, goal="b", arrays={"rs_client_acc": [[0.5, 0.4, NAN]]})
+    found = reporting.read_results([one, two])[0].last_of_clients([0, 1])
+    np.testing.assert_allclose(found, [0.4, 0.3, NAN])
+
+
+def test_what_a_terminal_would_obey_is_nowhere(tmp_path):
+    evil = "\x1b[2J"
+    paths = [make_run(tmp_path, goal=str(n), **{f"set{evil}": f"{evil}{n}"}) for n in range(2)]
+    write_h5(tmp_path / f"My{evil}_FedAvg_test_0.h5", {"rs_test_acc": [0.5]})
+    runs = reporting.load_runs(tmp_path)
+    assert len(runs) == len(paths) + 1
+    assert all(text.isprintable() for name in ("dataset", "label", "goal") for text in runs[name])
+
+
 # ---- the same run with another seed
 
 

@@ -1,6 +1,7 @@
 """The HTML page: whole, safe, and alive in a real browser."""
 
 import html
+import json
 import re
 import shutil
 
@@ -44,6 +45,15 @@ def test_names_cannot_become_markup(tmp_path):
     results.runs["label"] = results.runs["dataset"] = evil
     text = page(results)
     assert "<img" not in text and text.count("</script>") == 2
+
+
+def test_long_curves_are_thinned_and_keep_both_ends(tmp_path):
+    long = {"rs_test_acc": [number / 5000 for number in range(5000)], "rs_round": list(range(5000))}
+    text = page(read_results([make_run(tmp_path, arrays=long)])[0])
+    [line] = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])[0]["lines"]
+    curve = line["curves"]["test_acc"]
+    assert len(curve["round"]) == len(curve["mean"]) == 500
+    assert (curve["round"][0], curve["round"][-1], curve["mean"][-1]) == (0, 4999, 99.98)
 
 
 @pytest.fixture(scope="module")

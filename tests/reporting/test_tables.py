@@ -206,6 +206,14 @@ def test_text_is_aligned_and_marked_on_a_terminal_alone(small):
     assert bold.replace("\033[1m", "").replace("\033[4m", "").replace("\033[0m", "") == as_text(small)
 
 
+def test_a_table_wider_than_the_terminal_continues_below(small):
+    lines = as_text(small, width=50).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert [line.split()[0] for line in lines if line] == ["algorithm", "---------", "FedCPD", "FedAvg", "Local"] * 2
+    assert lines[0].endswith("last A") and lines[6].split() == ["algorithm", "MB", "up", "margin"]
+    assert as_text(small, width=500) == as_text(small)
+
+
 def test_long_heads_are_wrapped(tmp_path):
     lines = as_text(table(make_run(tmp_path), columns=["worst 10% of clients (A)"])).splitlines()
     assert lines[0].split() == ["worst", "10%", "of"]

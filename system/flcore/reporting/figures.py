@@ -272,14 +272,13 @@ def clients(results: Results) -> Any:
     """The last A of every client, the mean over seeds: a dot each, with the clients' mean and quartiles."""
     tallest = max(results.runs.groupby("dataset")["group"].nunique())
     figure, panels = _figure(results, height=max(2.2, 0.34 * tallest + 1.0))
-    scores = results.clients().dropna(subset=["test_acc"]).groupby(["run", "client"])["test_acc"].last()
     some = []
     for dataset, panel in panels:
         rows = []
         for line in lines_of(results, dataset):
-            last = scores[scores.index.get_level_values("run").isin(line.runs)]
-            if len(last):
-                rows.append((line, np.asarray(last.groupby("client").mean() * 100)))
+            last = 100 * results.last_of_clients(line.runs)
+            if np.isfinite(last).any():
+                rows.append((line, last[np.isfinite(last)]))
         rows.sort(key=lambda row: row[1].mean())
         for height, (line, values) in enumerate(rows):
             low, high = np.quantile(values, [0.25, 0.75])

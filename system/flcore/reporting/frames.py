@@ -122,6 +122,18 @@ class Results:
         tables = [clients_of(run.arrays).assign(run=number) for number, run in enumerate(self.files)]
         return _identified(pd.concat([t for t in tables if len(t)] or tables[:1], ignore_index=True), self.runs)
 
+    def last_of_clients(self, numbers: Iterable[int]) -> NDArray[np.float64]:
+        """The last A of every client (clients,), mean over the runs of these numbers; NaN for one without any."""
+        last: list[pd.Series] = []
+        for number in numbers:
+            table = np.asarray(self.files[number].arrays.get("rs_client_acc", ()), dtype=np.float64)
+            if table.ndim == 2 and table.size:
+                usable = np.isfinite(table)
+                row = len(table) - 1 - np.argmax(usable[::-1], axis=0)
+                scores = np.where(usable.any(axis=0), table[row, np.arange(table.shape[1])], np.nan)
+                last.append(pd.Series(scores))
+        return pd.concat(last, axis=1).mean(axis=1).to_numpy(dtype=np.float64) if last else np.empty(0)
+
 
 def load(*paths: Path | str) -> pd.DataFrame:
     """One row a run and round of all results in these folders (and theirs) and files.
@@ -205,9 +217,9 @@ def results_of(files: Sequence[Run]) -> Results:
 def _identity(run: Run) -> dict[str, Any]:
     seed = run.info.get("seed", _settings(run).get("seed"))
     return {
-        "dataset": run.dataset,
-        "algorithm": run.algorithm,
-        "goal": run.goal,
+        "dataset": _printable(run.dataset),
+        "algorithm": _printable(run.algorithm),
+        "goal": _printable(run.goal),
         "seed": seed if type(seed) is int and 0 <= seed < 2**63 else None,
         "repeat": run.repeat,
         "status": run.status,
@@ -292,7 +304,7 @@ def _labels(files: Sequence[Run], runs: pd.DataFrame) -> list[str]:
         groups = alike.drop_duplicates("group")["group"]
         for group, detail in zip(groups, _details([files[number] for number in groups.index]), strict=True):
             if detail:
-                labels[alike.index[alike["group"] == group]] += f" ({detail})"
+                labels[alike.index[alike["group"] == group]] += f" ({_printable(detail)})"
     return list(labels)
 
 
@@ -321,5 +333,10 @@ def _told_apart(said: Sequence[str], files: Sequence[Run]) -> set[tuple[str, str
 
 
 def _short(value: Any) -> str:
-    text = str(value) if str(value).isprintable() else repr(value)  # nothing that a terminal would obey
+    text = str(value)
     return text if len(text) <= 16 else text[:8] + "…"
+
+
+def _printable(text: str) -> str:
+    """`text` without what a terminal would obey."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)

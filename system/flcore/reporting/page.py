@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flcore.reporting import provenance, tables
-from flcore.reporting.figures import MARKERS, curve_of, lines_of
+from flcore.reporting.figures import MARKERS, Curve, curve_of, lines_of
 from flcore.reporting.frames import Results
 from flcore.reporting.tables import Cell, Table
 from flcore.utils.runs.files import whole_file
@@ -22,6 +22,7 @@ from flcore.utils.runs.files import whole_file
 TEMPLATE = Path(__file__).with_name("page.html")
 METRICS = {"test_acc": 100, "test_acc_after": 100, "forgetting": 100, "train_loss": 1}
 ALONG = {"round": ("round", 1), "megabytes": ("bytes_before", 1e-6), "seconds": ("seconds_before", 1)}
+MOST_POINTS = 500  # of a curve; more could not be seen, and would make a large page
 DASHES = ("", "7 3", "2 2", "7 3 2 3", "12 3", "4 4", "12 3 2 3", "1 4")  # of several settings of one method
 
 
@@ -125,7 +126,6 @@ def _runs(results: Results) -> Table:
 
 def _data(results: Results) -> list[dict[str, Any]]:
     """Every data set's curves and last accuracies of the clients, as the script in the page reads them."""
-    scores = results.clients().dropna(subset=["test_acc"]).groupby(["run", "client"])["test_acc"].last() * 100
     data = []
     for dataset in dict.fromkeys(results.runs["dataset"]):
         lines = []
@@ -135,13 +135,13 @@ def _data(results: Results) -> list[dict[str, Any]]:
                 curve = curve_of(line.rounds, metric, scale)
                 if not len(curve.x):
                     continue
+                kept = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), MOST_POINTS)).round().astype(int))
+                curve = Curve(*(values[kept] for values in curve))
                 curves[metric] = {"mean": _plain(curve.mean), "spread": _plain(curve.spread)}
                 each = line.rounds.dropna(subset=[metric]).groupby("round")
                 for name, (along, unit) in ALONG.items():
                     x = curve.x if along == "round" else each[along].mean().reindex(curve.x) * unit
                     curves[metric][name] = _plain(x)
-            own = scores[scores.index.get_level_values("run").isin(line.runs)].groupby("client").mean()
-            clients = own.reindex(range(int(own.index.max()) + 1 if len(own) else 0))
             variant = list(MARKERS).index(line.marker)
             style = {
                 "name": line.name,
@@ -149,7 +149,7 @@ def _data(results: Results) -> list[dict[str, Any]]:
                 "dashes": DASHES[variant],
                 "sign": MARKERS[line.marker] or "■",
             }
-            lines.append({**style, "curves": curves, "clients": _plain(clients)})
+            lines.append({**style, "curves": curves, "clients": _plain(100 * results.last_of_clients(line.runs))})
         data.append({"name": dataset, "lines": lines})
     return data
 

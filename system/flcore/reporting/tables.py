@@ -246,11 +246,23 @@ def _mark(groups: Sequence[pd.DataFrame], cells: Sequence[Cell]) -> None:
 # ---------------------------------------------------------------------------------------------- formats
 
 
-def as_text(table: Table, bold: bool = False) -> str:
+def as_text(table: Table, bold: bool = False, width: int | None = None) -> str:
     """Aligned under a header of several lines.
 
     bold: with the marks of a terminal, bold for the best and underlined for the second.
+    width: of the terminal; a wider table is cut into several below each other, which all begin with the first column.
     """
+    heads, widths = _heads(table)
+    parts: list[list[int]] = [[]]
+    for column in range(1, len(table.header)):
+        if width and parts[-1] and sum(widths[c] + 2 for c in (*parts[-1], column)) + widths[0] > width:
+            parts.append([])
+        parts[-1].append(column)
+    return "\n\n".join(_block(table, [0, *part], heads, widths, bold) for part in parts)
+
+
+def _heads(table: Table) -> tuple[list[list[str]], list[int]]:
+    """The lines of each column's head, and each column's width."""
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.header)
     heads, widths = [], []
     for name, cells in zip(table.header, columns, strict=True):
@@ -258,27 +270,33 @@ def as_text(table: Table, bold: bool = False) -> str:
         lines = textwrap.wrap(name, max(longest, *map(len, name.split()), 12), break_on_hyphens=False)
         heads.append(lines)
         widths.append(max(longest, *map(len, lines)))
+    return heads, widths
+
+
+def _block(
+    table: Table, columns: Sequence[int], heads: Sequence[Sequence[str]], widths: Sequence[int], bold: bool
+) -> str:
+    """These columns of the table, aligned."""
     lines = []
-    for number in range(height := max(map(len, heads))):
-        words = [head[number - height + len(head)] if number >= height - len(head) else "" for head in heads]
-        lines.append(_aligned(words, widths, table.left))
-    lines.append("  ".join("-" * width for width in widths))
+    for number in range(height := max(len(heads[column]) for column in columns)):
+        starts = {column: height - len(heads[column]) for column in columns}
+        words = {c: heads[c][number - starts[c]] if number >= starts[c] else "" for c in columns}
+        lines.append("  ".join(_padded(words[c], widths[c], c < table.left) for c in columns).rstrip())
+    lines.append("  ".join("-" * widths[column] for column in columns))
     for row in table.rows:
-        marks = [MARKS_OF_TERMINAL.get(cell.mark, "") if bold else "" for cell in row]
-        lines.append(_aligned([cell.text for cell in row], widths, table.left, marks))
+        marks = {c: MARKS_OF_TERMINAL.get(row[c].mark, "") if bold else "" for c in columns}
+        cells = (_padded(row[c].text, widths[c], c < table.left, marks[c]) for c in columns)
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
 MARKS_OF_TERMINAL = {"best": "\033[1m", "second": "\033[4m"}
 
 
-def _aligned(words: Sequence[str], widths: Sequence[int], left: int, marks: Sequence[str] = ()) -> str:
-    cells = []
-    for column, (word, width) in enumerate(zip(words, widths, strict=True)):
-        space = " " * (width - len(word))
-        shown = f"{marks[column]}{word}\033[0m" if marks and marks[column] else word
-        cells.append(shown + space if column < left else space + shown)
-    return "  ".join(cells).rstrip()
+def _padded(word: str, width: int, left: bool, mark: str = "") -> str:
+    space = " " * (width - len(word))
+    shown = f"{mark}{word}\033[0m" if mark else word
+    return shown + space if left else space + shown
 
 
 def as_markdown(table: Table) -> str:
