@@ -1,6 +1,6 @@
 """Splits MNIST among clients: `python generate_MNIST.py noniid - dir`. All settings: --help."""
 
-from flcore.data.generate import main
+from flcore.data.command import main
 
 if __name__ == "__main__":
     main("MNIST")

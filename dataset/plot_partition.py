@@ -2,7 +2,7 @@
 
 import sys
 
-from flcore.data.plot_partition import main
+from flcore.data.plot import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -42,7 +42,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import main as framework
-from flcore.data.dataset_utils import gather, save_file, separate_data, split_data
+from flcore.data.partition import gather, partition, split_data
+from flcore.data.writing import pfllib_settings, write_dataset
 from flcore.trainmodel.build import build_model, known_model, split_head
 from flcore.utils.args import resolve_device
 from flcore.utils.errors import RunError, UsageError
@@ -75,8 +76,7 @@ def make_data(
     """
     kind = "equal" if equal else "dir"
     name = f"Made-{kind}-{clients}x{samples}"
-    config, parts = folder / name / "config.json", (folder / name / "train", folder / name / "test")
-    if config.exists():  # made for another table
+    if (folder / name / "config.json").exists():  # made for another table
         return folder, name
     draw = numpy_generator(seed, "bench", clients, samples)
     y = draw.integers(classes, size=samples)
@@ -84,11 +84,13 @@ def make_data(
     pixels = (means[y] + draw.normal(0, 32, size=(samples, *shape))).clip(0, 255).astype(np.uint8)
     x = (pixels.astype(np.float32) / 255 - 0.5) / 0.5
     if equal:
-        images, labels, statistic = gather(x, y, np.array_split(np.arange(samples), clients))
+        own = np.array_split(np.arange(samples), clients)
     else:
-        images, labels, statistic = separate_data((x, y), clients, classes, niid=True, partition="dir", seed=seed)
+        own, _, _ = partition(y, clients, classes, kind, seed=seed)
+    images, labels, statistic = gather(x, y, own)
     train, test = split_data(images, labels, seed=seed)
-    save_file(config, *parts, train, test, clients, classes, statistic, niid=not equal, partition=kind)
+    settings = pfllib_settings(clients, niid=not equal, balance=True, partition=kind)
+    write_dataset(folder / name, train, test, classes, statistic, settings)
     return folder, name
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import main as command
-from flcore.data.generate import main as generate
+from flcore.data.generate import generate
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.read import read_run
 
@@ -78,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=RESULTS, help="data set and results")
     args = parser.parse_args(argv)
     if not (args.folder / "data" / "Digits" / "config.json").exists():
-        data = ["noniid", "-", "dir", "--alpha", "0.5", "--num_clients", "20"]
-        generate("Digits", [*data, "--out", str(args.folder / "data" / "Digits")])
+        print(generate("Digits", args.folder / "data" / "Digits", alpha=0.5, num_clients=20))
     print(tables(args))
     return 0
 

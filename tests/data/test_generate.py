@@ -9,9 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from flcore.data import plot_partition
-from flcore.data.generate import main, parse
+from flcore.data import plot
+from flcore.data.command import main, parse
+from flcore.data.generate import Recipe
+from flcore.data.generate import generate as make
 from flcore.data.sources import KNOWN
+from flcore.utils.errors import UsageError
 from support import REPO
 
 
@@ -87,23 +90,23 @@ def test_wrong_spellings_exit_2_with_usage_before_anything_is_loaded(wrong, monk
 @pytest.mark.parametrize(
     ("given", "terms", "note"),
     [
-        ("", ("noniid", "-", "dir"), ""),
-        ("noniid", ("noniid", "-", "dir"), ""),
-        ("noniid - dir", ("noniid", "-", "dir"), ""),
-        ("noniid --alpha 0.5 - exdir", ("noniid", "-", "exdir"), ""),
-        ("noniid balance pat", ("noniid", "balance", "pat"), ""),
-        ("iid", ("iid", "-", "-"), ""),
-        ("iid - -", ("iid", "-", "-"), ""),
-        ("iid balance -", ("iid", "balance", "-"), ""),
-        ("iid balance dir", ("iid", "balance", "-"), "the partition dir is ignored for iid"),
-        ("iid - - --alpha 3", ("iid", "-", "-"), "--alpha is ignored for iid"),
-        ("noniid - pat --alpha 3", ("noniid", "-", "pat"), "--alpha is ignored for pat"),
-        ("--classes_per_client 3", ("noniid", "-", "dir"), "--classes_per_client is ignored for dir"),
+        ("", ("dir", False), ""),
+        ("noniid", ("dir", False), ""),
+        ("noniid - dir", ("dir", False), ""),
+        ("noniid --alpha 0.5 - exdir", ("exdir", False), ""),
+        ("noniid balance pat", ("pat", True), ""),
+        ("iid", ("iid", False), ""),
+        ("iid - -", ("iid", False), ""),
+        ("iid balance -", ("iid", True), ""),
+        ("iid balance dir", ("iid", True), "the partition dir is ignored for iid"),
+        ("iid - - --alpha 3", ("iid", False), "--alpha is ignored for iid"),
+        ("noniid - pat --alpha 3", ("pat", False), "--alpha is ignored for pat"),
+        ("--classes_per_client 3", ("dir", False), "--classes_per_client is ignored for dir"),
     ],
 )
 def test_spellings(given, terms, note, capsys):
-    args = parse("MNIST", given.split())
-    assert (args.niid, args.balance, args.partition) == terms
+    recipe, _ = parse("MNIST", given.split())
+    assert (recipe.partition, recipe.balance) == terms
     out = capsys.readouterr().out
     assert out == (f"note: {note}\n" if note else "")
 
@@ -136,18 +139,19 @@ def test_exdir_works_as_help_spells_it(tmp_path, capsys):
     main("Digits", ["noniid", "-", "exdir", "--out", str(tmp_path / "Digits")])
     config = config_of(tmp_path / "Digits")
     assert (config["alpha"], config["class_per_client"], config["arguments"]) == (100, 2, ["noniid", "-", "exdir"])
-    assert parse("Digits", "noniid - exdir --alpha 0.1".split()).arguments[-2:] == ["--alpha", "0.1"]
-    assert parse("Digits", "noniid - exdir --alpha 100".split()).arguments == ["noniid", "-", "exdir"]
+    assert parse("Digits", "noniid - exdir --alpha 0.1".split())[0].words()[-2:] == ["--alpha", "0.1"]
+    assert parse("Digits", "noniid - exdir --alpha 100".split())[0].words() == ["noniid", "-", "exdir"]
     with pytest.raises(SystemExit):
         parse("Digits", ["--help"])
     assert "(0.1 for dir, 100 for exdir)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_paper_defaults():
-    args = parse("Cifar100", [])
-    assert (args.num_clients, args.alpha, args.train_ratio, args.seed, args.fraction) == (20, 0.1, 0.75, 1, 1.0)
-    assert parse("Cifar100", ["noniid", "-", "pat"]).classes_per_client == 10
-    assert parse("Digits", ["noniid", "-", "pat"]).classes_per_client == 2
+    recipe, _ = parse("Cifar100", [])
+    assert recipe == Recipe("Cifar100")
+    assert (recipe.num_clients, recipe.dirichlet, recipe.train_ratio, recipe.seed) == (20, 0.1, 0.75, 1)
+    assert (recipe.partition, recipe.classes, recipe.fraction) == ("dir", None, 1.0)
+    assert Recipe("Cifar100", "pat").classes == 10 and Recipe("Digits", "pat").classes == 2
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_paper_defaults():
     ],
 )
 def test_only_what_differs_from_the_defaults_is_noted(given, noted):
-    assert parse("MNIST", given.split()).arguments == noted
+    assert parse("MNIST", given.split())[0].words() == noted
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------------
@@ -241,13 +245,36 @@ def test_a_folder_that_cannot_be_written_is_no_traceback(npz, capsys):
     assert exit.value.code == 1 and capsys.readouterr().err.startswith("error: ")
 
 
+def test_from_python(npz, capsys):
+    """The same call as the command's, with the same files; nothing is printed but what `say` gets."""
+    said = []
+    made = make("MNIST", npz.parent / "one", num_clients=5, alpha=1, source=npz, say=said.append)
+    assert made.made and made.config["num_clients"] == 5 and "600 images in 5 clients (dir)" in str(made)
+    assert made.config["arguments"] == ["--alpha", "1.0", "--source", str(npz)]
+    again = make("MNIST", npz.parent / "one", num_clients=5, alpha=1.0, source=npz, say=said.append)
+    assert not again.made and again.config == json.loads(json.dumps(made.config)) and said == []
+    assert capsys.readouterr().out == ""
+    assert images_of(npz.parent / "one") == images_of(generate(npz, "-nc", 5, "--alpha", 1))
+    for wrong, message in (
+        ({"alpha": 0}, "--alpha must be above 0"),
+        ({"partition": "dirichlet"}, "must be iid or pat or dir or exdir, not 'dirichlet'"),
+        ({"partition": "exdir", "balance": True}, "balance contradicts exdir"),
+        ({"source": "nowhere.npz"}, "nowhere.npz is missing"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make("MNIST", npz.parent / "two", **wrong)
+    with pytest.raises(UsageError, match="no images 'CIFAR': known are Cifar10"):
+        make("CIFAR")
+    assert not (npz.parent / "two").exists()
+
+
 # --- as commands ------------------------------------------------------------------------------------------------------
 
 
 def test_command_from_elsewhere(tmp_path):
     made = run(REPO / "dataset" / "generate_Digits.py", "iid", "balance", "-", "--out", "Digits", cwd=tmp_path)
     assert made.returncode == 0 and "1797 images in 20 clients (iid)" in made.stdout, made.stderr
-    counts = plot_partition.read_counts(tmp_path / "Digits" / "config.json")
+    counts = plot.read_counts(tmp_path / "Digits" / "config.json")
     assert counts.shape == (20, 10) and (counts.max(0) - counts.min(0) < 20).all()
 
 
@@ -274,7 +301,7 @@ def test_no_network_is_an_error_that_helps(tmp_path):
 PFLLIB_STYLE = """
 import os, random, sys
 import numpy as np
-from flcore.data.dataset_utils import check, separate_data, split_data, save_file
+from utils.dataset_utils import check, separate_data, split_data, save_file
 
 random.seed(1)
 np.random.seed(1)
@@ -327,7 +354,7 @@ def test_cifar100_from_an_npz(tmp_path):
     flags = ["--source", tmp_path / "c.npz", "--fraction", 0.2, "--out", tmp_path / "Cifar100"]
     made = run(REPO / "dataset" / "generate_Cifar100.py", "noniid", "-", "dir", *flags)
     assert made.returncode == 0 and "12000 images in 20 clients (dir)" in made.stdout, made.stderr
-    counts = plot_partition.read_counts(tmp_path / "Cifar100" / "config.json")
+    counts = plot.read_counts(tmp_path / "Cifar100" / "config.json")
     assert counts.shape == (20, 100) and counts.sum() == 12_000 and counts.sum(1).min() >= 40 and counts.any(0).all()
     assert config_of(tmp_path / "Cifar100")["shape"] == [3, 32, 32]
 
@@ -347,19 +374,20 @@ def test_plot_flag(npz, capsys):
 def test_picture_from_config_alone_with_empty_clients(tmp_path, statistic):
     config = {"num_clients": 3, "num_classes": 4, "Size of samples for labels in clients": statistic}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert plot_partition.draw(tmp_path).read_bytes().startswith(b"\x89PNG")
+    assert plot.draw(tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 20])
 def test_ticks_are_whole_numbers(tmp_path, clients, monkeypatch):
     from matplotlib.figure import Figure
 
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure.axes[0]))
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *to, **how: drawn.append(figure) or save(figure, *to, **how))
     config = {"num_clients": clients, "num_classes": 1, "Size of samples for labels in clients": [[[0, 3]]] * clients}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    plot_partition.draw(tmp_path)
-    for ticks in (drawn[0].get_xticks(), drawn[0].get_yticks()):
+    plot.draw(tmp_path)
+    axes = drawn[0].axes[0]
+    for ticks in (axes.get_xticks(), axes.get_yticks()):
         assert 0 in ticks and (ticks == ticks.astype(int)).all()
 
 
@@ -370,7 +398,7 @@ def test_a_large_picture_stays_a_sensible_size(tmp_path):
     statistic = [[[c, int(n)] for c, n in enumerate(own) if n] for own in counts]
     config = {"num_clients": 100, "num_classes": 100, "Size of samples for labels in clients": statistic}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    width, height = Image.open(plot_partition.draw(tmp_path)).size
+    width, height = Image.open(plot.draw(tmp_path)).size
     assert 1000 < height <= width < 2500
 
 

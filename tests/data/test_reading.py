@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flcore.data.ensure import ensure_dataset
-from flcore.data.generate import main as generate
+from flcore.data.generate import generate
 from flcore.data.reading import DataSet
 from flcore.utils.errors import UsageError
 from support import REPO, write_dataset
@@ -217,7 +217,7 @@ def said():
 def digits(tmp_path_factory):
     """The digits with the generator's defaults, but for three clients."""
     folder = tmp_path_factory.mktemp("made") / "Digits"
-    generate("Digits", ["-nc", "3", "--out", str(folder)])
+    generate("Digits", folder, num_clients=3)
     return folder
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flcore.data.readers import read_idx, read_source
+from flcore.data.image_files import read_idx, read_source
 from flcore.data.sources import KNOWN, Known, load
 from flcore.utils.errors import RunError, UsageError
 

@@ -25,9 +25,9 @@ import plugin.checkout
 import plugin.command
 import report  # noqa: E402
 import train_generator  # noqa: E402
-from flcore.data import plot_partition
-from flcore.data.generate import main as generate
-from flcore.data.readers import IDX_PARTS
+from flcore.data import plot
+from flcore.data.command import main as generate
+from flcore.data.image_files import IDX_PARTS
 from flcore.utils import safe_load
 from flcore.utils.runs.read import read_run
 from support import REPO, write_dataset
@@ -397,7 +397,7 @@ def test_no_room_for_a_data_set(folder, capsys):
 
 def test_no_room_for_a_picture(folder, capsys):
     with full_disk(3000):
-        check(lambda: plot_partition.main([str(folder / "data" / "Tiny")]), 1, "File too large", folder, capsys)
+        check(lambda: plot.main([str(folder / "data" / "Tiny")]), 1, "File too large", folder, capsys)
 
 
 def test_an_earlier_result_survives_a_full_disk(folder, capsys, sizes):
@@ -444,16 +444,16 @@ GENERATE = [
     ("noniid balance dir", 2, "balance contradicts dir", None),
     ("noniid - -", 2, "needs a partition", None),
     ("noniid - dir more", 2, "unrecognized arguments: more", None),
-    ("--nc 0", 2, "0 is not at least 1", None),
+    ("--nc 0", 2, "must be at least 1|not 0", None),
     ("--nc many", 2, "--nc", None),
-    ("--alpha 0", 2, "0 is not above 0", None),
-    ("--alpha -1", 2, "-1 is not above 0", None),
+    ("--alpha 0", 2, "must be above 0|not 0", None),
+    ("--alpha -1", 2, "must be above 0|not -1", None),
     ("--alpha inf", 2, "--alpha", None),
-    ("--train_ratio 1", 2, "1 is not above 0 and below 1", None),
-    ("--fraction 0", 2, "0 is not above 0", None),
+    ("--train_ratio 1", 2, "must be above 0 and below 1|not 1", None),
+    ("--fraction 0", 2, "must be above 0|not 0", None),
     ("--classes_per_client 11", 2, "at most 10", None),
-    ("--min_samples 1", 2, "1 is not at least 2", None),
-    ("--seed -1", 2, "-1 is not at least 0", None),
+    ("--min_samples 1", 2, "must be at least 2|not 1", None),
+    ("--seed -1", 2, "must be at least 0|not -1", None),
     ("--nc 5000", 2, "5000 clients with at least 2 images each need", None),
     ("--source none.npz", 2, "none.npz is missing", None),
     ("--source data", 2, "is not a source of images", None),
@@ -520,7 +520,7 @@ def test_a_gzip_bomb_among_official_files(folder, capsys):
 )
 def test_a_picture_of_a_wrong_config(folder, capsys, damage, words):
     damage(folder / "data" / "Tiny" / "config.json")
-    check(lambda: plot_partition.main([str(folder / "data" / "Tiny")]), 2, words, folder, capsys)
+    check(lambda: plot.main([str(folder / "data" / "Tiny")]), 2, words, folder, capsys)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

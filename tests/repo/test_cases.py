@@ -8,7 +8,7 @@ import torch
 import main
 from flcore import registry
 from flcore.data import reading
-from flcore.data.dataset_utils import separate_data
+from flcore.data.partition import partition
 from flcore.trainmodel.build import build_model
 from support import write_dataset
 
@@ -53,10 +53,8 @@ def test_a_run_shorter_than_its_evaluation_gap_has_both_ends(run):
 
 def test_many_clients_and_a_tiny_alpha_end_with_every_image_dealt_once():
     y = np.arange(2000) % 10
-    own, labels, _ = separate_data(
-        (np.arange(2000), y), 50, 10, niid=True, partition="dir", alpha=0.01, min_samples=10, repair=True
-    )
-    assert sorted(np.concatenate(own)) == list(range(2000)) and min(map(len, labels)) >= 10
+    own, _, _ = partition(y, 50, 10, "dir", alpha=0.01, min_samples=10, repair=True)
+    assert sorted(np.concatenate(own)) == list(range(2000)) and min(map(len, own)) >= 10
 
 
 TINY = {"train": (0, 1, 9, 11), "test": (0, 1, 20, 20)}

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from flcore.data import readers, reading
+from flcore.data import image_files, reading
 from flcore.trainmodel.ktl import ImageGenerator
 from flcore.utils import safe_load
 from flcore.utils.errors import UsageError
@@ -70,7 +70,7 @@ def plain(value):
 
 
 def read_image(path):
-    return readers.read_image_folder(path.parent.parent)
+    return image_files.read_image_folder(path.parent.parent)
 
 
 def read_generator(path):
@@ -82,8 +82,8 @@ READERS = {  # by the end of the file's name
     ".npz": safe_load.load_npz,
     ".npy": safe_load.load_npy,
     ".pkl": safe_load.load_pickle,
-    ".idx": lambda path: readers.read_idx(path, 3),
-    ".idx.gz": lambda path: readers.read_idx(path, 3),
+    ".idx": lambda path: image_files.read_idx(path, 3),
+    ".idx.gz": lambda path: image_files.read_idx(path, 3),
     ".h5": lambda path: read_run(path).arrays,
     ".json": safe_load.load_json,
     ".run.json": read_info,

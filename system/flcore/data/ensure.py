@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from flcore.data.generate import NUM_CLIENTS, generate
 from flcore.data.reading import Config, DataSet
-from flcore.utils.errors import UsageError
+from flcore.data.sources import KNOWN
+from flcore.utils.errors import RunError, UsageError
 from flcore.utils.paths import DATASET
 
 
@@ -31,34 +31,33 @@ def ensure_dataset(
         if num_clients in (None, config["num_clients"]):
             return data
         problem = f"data set {data} has {config['num_clients']} clients, {num_clients} are asked for"
-    generator = DATASET / f"generate_{data}.py"
-    if not generator.is_file():
+    if data not in KNOWN:
         way = "" if broken else f"use -nc {config['num_clients']} or "
         raise UsageError(f"{problem}: {way}make it again with the tool that it came from")
 
     # The settings other than the defaults, as our generators note them.
     arguments = config.get("arguments") or []
-    num_clients = num_clients or config.get("num_clients")
-    command = [*arguments, *(["--num_clients", str(num_clients)] if num_clients else [])]
+    num_clients = num_clients or config.get("num_clients") or NUM_CLIENTS
+    generator = os.path.relpath(DATASET / f"generate_{data}.py")
+    command = ["python", generator, *arguments, "--num_clients", str(num_clients)]
     command += ["--out", str(data.folder)] if data.root.resolve() != DATASET else []
-    shown = shlex.join(["python", os.path.relpath(generator), *command])
+    shown = shlex.join(command)
     if config and "arguments" not in config:
         raise UsageError(f"{problem}: it was made by another tool, so choose its settings yourself: {shown}")
     if arguments and (len(arguments) != 2 or arguments[0] != "--source"):
         raise UsageError(f"{problem}: it has settings of its own, so make it again yourself: {shown}")
     say(f"{problem}: {shown}")
-    made = subprocess.run([sys.executable, str(generator), *command], capture_output=True, text=True)
-    if made.returncode:
-        reason = made.stderr.partition("error: ")[2] or made.stderr[-1000:]
-        raise UsageError(f"{problem}, and making it failed: {reason.strip()}\nOnce that is mended: {shown}")
-    say(made.stdout.strip().splitlines()[-1])
+    try:
+        say(str(generate(data, say=say, num_clients=num_clients, source=arguments[1] if arguments else None)))
+    except (UsageError, RunError) as error:
+        raise UsageError(f"{problem}, and making it failed: {error}\nOnce that is mended: {shown}") from None
     return data
 
 
 def _known_name(name: str, root: Path) -> str:
     """`name` as it is spelled on disk, among the data sets that are there and those that can be made."""
     there = {path.parent.name for part in ("config.json", "train") for path in root.glob(f"*/{part}")}
-    known = there | {path.stem.removeprefix("generate_") for path in DATASET.glob("generate_*.py")}
+    known = there | set(KNOWN)
     if name in known:
         return name
     spelled = {entry.lower(): entry for entry in sorted(known)}

@@ -1,20 +1,36 @@
-"""The command behind every generate_<Name>.py: PFLlib's `noniid - dir`, and flags for what PFLlib has in its source."""
+"""Makes a data set: loads the images, splits them among clients and writes PFLlib's files.
 
-import argparse
-import difflib
-import math
-import re
-import sys
+    generate("Cifar100", num_clients=20, alpha=0.1)
+
+A generate_<Name>.py is the same as a command (`command`).
+"""
+
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flcore.data.dataset_utils import ALPHA, SEED, TRAIN_RATIO, assign, check, gather, save_file, split_data
-from flcore.data.partition import MIN_SAMPLES
+from flcore.data.partition import (
+    ALPHA,
+    KINDS,
+    MIN_SAMPLES,
+    SEED,
+    TRAIN_RATIO,
+    Images,
+    gather,
+    partition,
+    split_data,
+)
+from flcore.data.reading import Config, DataSet
 from flcore.data.sources import KNOWN, load
-from flcore.utils.errors import report
+from flcore.data.writing import is_made, pfllib_settings, write_dataset
+from flcore.utils.errors import UsageError
 from flcore.utils.paths import DATASET
 from flcore.utils.seeds import numpy_generator
 
@@ -22,206 +38,187 @@ NUM_CLIENTS = 20
 ALPHAS = {"dir": ALPHA, "exdir": 100.0}  # PFLlib's number for dir and its advice for exdir
 
 
-def main(name: str, argv: list[str] | None = None) -> None:
-    """Runs the command for data set `name`. Exits with 2 after a user's mistake and with 1 after a failed download."""
-    args = parse(name, argv)
-    try:
-        generate(name, args)
-        if args.plot:
-            from flcore.data.plot_partition import draw
+@dataclass(frozen=True)
+class Recipe:
+    """Which images a data set has, and who gets which of them.
 
-            print(draw(args.out))
-    except Exception as error:
-        sys.exit(report(error))
+    Args:
+        name: of the images, a key of `sources.KNOWN`.
+        partition: iid, pat (few classes a client), dir (Dirichlet shares) or exdir (Dirichlet shares of few classes).
+        balance: equal shares of a class, for iid and pat.
+        alpha: of the Dirichlet distribution, the smaller, the more unequal; by default 0.1 for dir, 100 for exdir.
+        classes_per_client: for pat and exdir; by default PFLlib's number for these images.
+        train_ratio: part of each client's images to train on.
+        fraction: of the images, drawn at random.
+        min_samples: images that each client must get; by default PFLlib's number.
+        repair: reach the minimum by moving images from the largest clients if need be.
+        source: the official files, an .npz with x and y, or a folder of images; by default found or fetched.
 
+    Raises:
+        UsageError: a value is out of range, two contradict each other, or the source is missing.
+    """
 
-def parse(name: str, argv: list[str] | None = None) -> argparse.Namespace:
-    """The checked settings; `args.arguments` are those that differ from the defaults, without the number of clients."""
-    known = KNOWN[name]
-    parser = argparse.ArgumentParser(
-        prog=f"generate_{name}.py",
-        description=f"Splits {name} among clients, in PFLlib's files.",
-        epilog="PFLlib's spelling: noniid - dir | noniid - pat | noniid balance pat | noniid - exdir | iid - - | "
-        "iid balance -",
-    )
-    add = parser.add_argument
-    for position, choices, default, text in (
-        ("niid", ("iid", "noniid"), "noniid", "do clients differ? (noniid)"),
-        ("balance", ("balance", "-"), "-", "equal shares of a class, for iid and pat (-)"),
-        (
-            "partition",
-            ("pat", "dir", "exdir", "-"),
-            None,
-            "for noniid: pat, few classes a client; dir, Dirichlet shares (default); exdir, Dirichlet shares of few "
-            "classes",
-        ),
-    ):
-        shown = f"{{{','.join(choices)}}}"
-        add(position, nargs="?", type=_word(*choices), default=default, metavar=shown, help=text)
-    add(
-        "-nc",
-        "--nc",
-        "--num_clients",
-        dest="num_clients",
-        type=_number(int, 1),
-        default=NUM_CLIENTS,
-        help="number of clients (%(default)s)",
-    )
-    defaults = ", ".join(f"{alpha:g} for {kind}" for kind, alpha in ALPHAS.items())
-    add("--alpha", type=_number(float, 0, above=True), help=f"of Dirichlet: the smaller, the more unequal ({defaults})")
-    add(
-        "--classes_per_client",
-        type=_number(int, 1, known.num_classes),
-        help=f"for pat and exdir ({known.class_per_client})",
-    )
-    add(
-        "--train_ratio",
-        type=_number(float, 0, 1, above=True, below=True),
-        default=TRAIN_RATIO,
-        help="part of each client's images to train on (%(default)s)",
-    )
-    add("--seed", type=_number(int, 0), default=SEED, help="another seed, another split (%(default)s)")
-    add("--fraction", type=_number(float, 0, 1, above=True), default=1.0, help="take a random part of the images (1.0)")
-    add(
-        "--min_samples",
-        type=_number(int, MIN_SAMPLES),
-        help="images that each client must get (PFLlib's: 40 or half the mean for dir, 10 for exdir; 2 otherwise)",
-    )
-    add("--repair", action="store_true", help="reach the minimum by moving images from the largest clients if need be")
-    add("--source", type=Path, help="official files, .npz with x and y, or a folder of images (found or fetched)")
-    add("--out", type=Path, default=DATASET / name, help="the data set's folder (%(default)s)")
-    add("--force", action="store_true", help="make it again even if it is there with the same settings")
-    add("--plot", action="store_true", help="draw which client holds what: partition.png in the data set's folder")
-    args = parser.parse_intermixed_args(argv)
+    name: str
+    partition: str = "dir"
+    balance: bool = False
+    num_clients: int = NUM_CLIENTS
+    alpha: float | None = None
+    classes_per_client: int | None = None
+    train_ratio: float = TRAIN_RATIO
+    seed: int = SEED
+    fraction: float = 1.0
+    min_samples: int | None = None
+    repair: bool = False
+    source: Path | None = None
 
-    args.kind = args.niid if args.niid == "iid" else args.partition or "dir"
-    if args.kind == "-":
-        parser.error("noniid needs a partition: pat, dir or exdir")
-    if args.balance == "balance" and args.kind in ("dir", "exdir"):
-        parser.error(f"balance contradicts {args.kind}, which shares by Dirichlet: noniid - {args.kind}")
-    if args.source is not None:
-        args.source = args.source.expanduser().resolve()
-        if not args.source.exists():
-            parser.error(f"--source {args.source} is missing")
-    if args.niid == "iid":
-        _ignored(args.partition not in (None, "-"), f"the partition {args.partition}", "iid")
-        args.partition = "-"
-    args.partition = args.partition or "dir"
-    if args.kind in ("iid", "pat"):
-        _ignored(args.alpha is not None, "--alpha", args.kind)
-    if args.kind in ("iid", "dir"):
-        _ignored(args.classes_per_client is not None, "--classes_per_client", args.kind)
-        args.classes_per_client = None
-    alpha = ALPHAS.get(args.kind, ALPHA)  # PFLlib's config.json has one for iid and pat too
-    args.alpha = args.alpha if args.alpha and args.kind in ALPHAS else alpha
-    args.classes_per_client = args.classes_per_client or known.class_per_client
+    def __post_init__(self) -> None:
+        if self.name not in KNOWN:
+            raise UsageError(f"there are no images {self.name!r}: known are {', '.join(sorted(KNOWN))}")
+        if self.partition not in KINDS:
+            raise UsageError(f"the partition must be {' or '.join(KINDS)}, not {self.partition!r}")
+        if self.balance and self.partition in ALPHAS:
+            raise UsageError(f"balance contradicts {self.partition}, which shares by Dirichlet")
+        classes = KNOWN[self.name].num_classes
+        for name, fits, allowed in (
+            ("num_clients", self.num_clients >= 1, "at least 1"),
+            ("alpha", self.alpha is None or self.alpha > 0 and isfinite(self.alpha), "above 0 and finite"),
+            ("classes_per_client", self.classes_per_client is None or 1 <= self.classes_per_client <= classes,
+             f"at least 1 and at most {classes}"),
+            ("train_ratio", 0 < self.train_ratio < 1, "above 0 and below 1"),
+            ("seed", self.seed >= 0, "at least 0"),
+            ("fraction", 0 < self.fraction <= 1, "above 0 and at most 1"),
+            ("min_samples", self.min_samples is None or self.min_samples >= MIN_SAMPLES, f"at least {MIN_SAMPLES}"),
+        ):  # fmt: skip
+            if not fits:
+                raise UsageError(f"--{name} must be {allowed}, not {getattr(self, name)}")
+        if self.source is not None:
+            source = Path(self.source).expanduser().resolve()
+            if not source.exists():
+                raise UsageError(f"--source {source} is missing")
+            object.__setattr__(self, "source", source)
 
-    words = [args.niid, args.balance, args.partition]
-    args.arguments = words if words != ["noniid", "-", "dir"] else []
-    usual = vars(parser.parse_args([])) | {"alpha": alpha, "classes_per_client": known.class_per_client}
-    for flag in ("alpha", "classes_per_client", "train_ratio", "seed", "fraction", "min_samples", "source"):
-        if getattr(args, flag) != usual[flag]:
-            args.arguments += [f"--{flag}", str(getattr(args, flag))]
-    args.arguments += ["--repair"] if args.repair else []
-    return args
+    def unused(self) -> list[str]:
+        """The settings that are given but do not matter for this partition."""
+        unused = [] if self.partition in ALPHAS else ["alpha"]
+        unused += [] if self.partition in ("pat", "exdir") else ["classes_per_client"]
+        return [name for name in unused if getattr(self, name) is not None]
+
+    @property
+    def dirichlet(self) -> float:
+        """The alpha in effect; PFLlib's config.json has one for iid and pat too."""
+        usual = ALPHAS.get(self.partition, ALPHA)
+        return usual if self.alpha is None or self.partition not in ALPHAS else float(self.alpha)
+
+    @property
+    def classes(self) -> int | None:
+        """The classes per client in effect; None where any client may hold any class."""
+        if self.partition not in ("pat", "exdir"):
+            return None
+        return self.classes_per_client or KNOWN[self.name].class_per_client
+
+    def words(self) -> list[str]:
+        """The settings other than the defaults, as the command takes them, without the number of clients."""
+        balance = "balance" if self.balance else "-"
+        words = ["iid", balance, "-"] if self.partition == "iid" else ["noniid", balance, self.partition]
+        words = [] if words == ["noniid", "-", "dir"] else words
+        own, usual = (
+            vars(recipe) | {"alpha": recipe.dirichlet, "classes_per_client": recipe.classes}
+            for recipe in (self, Recipe(self.name, self.partition))
+        )
+        for name in ("alpha", "classes_per_client", "train_ratio", "seed", "fraction", "min_samples", "source"):
+            if own[name] != usual[name]:
+                words += [f"--{name}", str(own[name])]
+        return words + (["--repair"] if self.repair else [])
+
+    def pfllib_settings(self) -> dict[str, Any]:
+        """What PFLlib's config.json says of these settings."""
+        noniid = self.partition != "iid"
+        kind = self.partition if noniid else None
+        return pfllib_settings(self.num_clients, noniid, self.balance, kind, self.dirichlet)
 
 
-def generate(name: str, args: argparse.Namespace) -> None:
-    """Loads, splits and writes the data set, unless it is there with the same settings."""
-    out, num_classes = args.out, KNOWN[name].num_classes
-    paths = out / "config.json", out / "train", out / "test"
-    terms = args.niid == "noniid", args.balance == "balance", None if args.partition == "-" else args.partition
-    if not args.force and check(*paths, args.num_clients, *terms, alpha=args.alpha, arguments=args.arguments):
-        return
-    if paths[0].exists():
-        print(f"{out}: making it again" + ("" if args.force else ", since it is damaged or has other settings"))
+@dataclass(frozen=True)
+class Summary:
+    """A data set as it is on disk: its folder, its config.json, and whether it was made just now."""
 
-    x, y = load(name, args.source, DATASET / name / "rawdata")
-    if args.fraction < 1:
-        count = max(round(args.fraction * len(y)), 1)
-        chosen = np.sort(numpy_generator(args.seed, "fraction").choice(len(y), count, replace=False))
+    folder: Path
+    config: Config
+    made: bool
+
+    def __str__(self) -> str:
+        if not self.made:
+            return f"{self.folder}: already there with these settings, nothing to do"
+        statistic, config = self.config["Size of samples for labels in clients"], self.config
+        sizes, held = [sum(count for _, count in own) for own in statistic], [len(own) for own in statistic]
+        absent = config["num_classes"] - len({label for own in statistic for label, _ in own})
+        moved = config["repaired"]
+        return (
+            f"{self.folder}: {sum(sizes)} images in {config['num_clients']} clients ({config['partition'] or 'iid'}); "
+            f"a client has {min(sizes)} to {max(sizes)} images of {min(held)} to {max(held)} classes"
+            + (f"; {moved} images were moved to clients with fewer than {config['min_samples']}" if moved else "")
+            + (f"; {absent} of the {config['num_classes']} classes have no image" if absent else "")
+        )
+
+
+def generate(
+    name: str, out: Path | None = None, force: bool = False, say: Callable[[str], object] = print, **settings: Any
+) -> Summary:
+    """Makes data set `name` with these settings (see `Recipe`), unless it is there with the same ones.
+
+    out: the data set's folder; by default that of the `DataSet`, so dataset/<name> of this checkout for a plain name.
+    force: make it in any case.
+
+    Raises:
+        UsageError: the settings cannot be met, or the source is not one.
+        RunError: the download or a write failed.
+    """
+    return make(Recipe(str(name), **settings), out or DataSet(name).folder, force, say)
+
+
+def make(recipe: Recipe, out: Path, force: bool = False, say: Callable[[str], object] = print) -> Summary:
+    """`generate` for settings that are checked already."""
+    arguments = recipe.words()
+    if not force and is_made(out, recipe.pfllib_settings() | {"arguments": arguments}):
+        return Summary(out, DataSet(out.name, out.parent).config(), made=False)
+    if (out / "config.json").exists():
+        say(f"{out}: making it again" + ("" if force else ", since it is damaged or has other settings"))
+
+    num_classes = KNOWN[recipe.name].num_classes
+    x, y = load(recipe.name, recipe.source, DATASET / recipe.name / "rawdata", say)
+    if recipe.fraction < 1:
+        count = max(round(recipe.fraction * len(y)), 1)
+        chosen = np.sort(numpy_generator(recipe.seed, "fraction").choice(len(y), count, replace=False))
         x, y = x[chosen], y[chosen]
-    clients, minimum, moved = assign(
+    clients, minimum, moved = partition(
         y,
-        args.num_clients,
+        recipe.num_clients,
         num_classes,
-        *terms,
-        args.classes_per_client,
-        alpha=args.alpha,
-        train_ratio=args.train_ratio,
-        seed=args.seed,
-        min_samples=args.min_samples,
-        repair=args.repair,
+        recipe.partition,
+        balance=recipe.balance,
+        class_per_client=recipe.classes,
+        alpha=recipe.dirichlet,
+        train_ratio=recipe.train_ratio,
+        seed=recipe.seed,
+        min_samples=recipe.min_samples,
+        repair=recipe.repair,
     )
     images, labels, statistic = gather(x, y, clients)
-    train, test = split_data(images, labels, train_ratio=args.train_ratio, seed=args.seed)
-    save_file(
-        *paths,
-        map(_normalised, train),
-        map(_normalised, test),
-        args.num_clients,
-        num_classes,
-        statistic,
-        *terms,
-        alpha=args.alpha,
-        class_per_client=args.classes_per_client if args.kind in ("pat", "exdir") else None,
-        train_ratio=args.train_ratio,
-        seed=args.seed,
-        fraction=args.fraction,
-        source=None if args.source is None else str(args.source),
-        min_samples=minimum,
-        repaired=moved,
-        arguments=args.arguments,
-    )
-    sizes, held = [len(own) for own in clients], [len(own) for own in statistic]
-    absent = num_classes - len(np.unique(y))
-    print(
-        f"{out}: {len(y)} images in {args.num_clients} clients ({args.kind}); a client has {min(sizes)} to "
-        f"{max(sizes)} images of {min(held)} to {max(held)} classes"
-        + (f"; {moved} images were moved to clients with fewer than {minimum}" if moved else "")
-        + (f"; {absent} of the {num_classes} classes have no image" if absent else "")
-    )
+    train, test = split_data(images, labels, train_ratio=recipe.train_ratio, seed=recipe.seed)
+    settings = recipe.pfllib_settings() | {
+        "class_per_client": recipe.classes,
+        "train_ratio": recipe.train_ratio,
+        "seed": recipe.seed,
+        "fraction": recipe.fraction,
+        "source": None if recipe.source is None else str(recipe.source),
+        "min_samples": minimum,
+        "repaired": moved,
+        "arguments": arguments,
+    }
+    config = write_dataset(out, map(_normalised, train), map(_normalised, test), num_classes, statistic, settings)
+    return Summary(out, config, made=True)
 
 
-def _normalised(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _normalised(data: Images) -> Images:
     """PFLlib's transform: pixels 0..255 to float32 in [-1, 1]."""
-    return {"x": (data["x"].astype(np.float32) / 255 - 0.5) / 0.5, "y": data["y"]}
-
-
-def _ignored(given: bool, what: str, kind: str) -> None:
-    if given:
-        print(f"note: {what} is ignored for {kind}")
-
-
-def _word(*words: str) -> Callable[[str], str]:
-    """An argparse type: one of the words; the error for another one names the nearest."""
-
-    def word(text: str) -> str:
-        if text in words:
-            return text
-        letters = re.sub(r"[^a-z]", "", text.lower())
-        if letters.startswith(("un", "im")):  # unbalanced, imbalanced
-            letters = "-" * ("balance" in letters)
-        near = [known for known in words if letters.startswith(known)] or difflib.get_close_matches(letters, words, 1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        raise argparse.ArgumentTypeError(f"must be {' or '.join(words)}, not {text!r}{hint} In full: noniid - dir")
-
-    return word
-
-
-def _number(
-    kind: type, low: float, high: float = math.inf, *, above: bool = False, below: bool = False
-) -> Callable[[str], Any]:
-    """An argparse type: a finite number from `low` to `high`, without the ends if `above` or `below`."""
-
-    def number(text: str) -> Any:
-        value = kind(text)
-        inside = (low < value if above else low <= value) and (value < high if below else value <= high)
-        if not inside or not math.isfinite(value):
-            raise argparse.ArgumentTypeError(
-                f"{text} is not {'above' if above else 'at least'} {low}"
-                + (f" and {'below' if below else 'at most'} {high}" if high < math.inf else "")
-            )
-        return value
-
-    return number
+    pixels: NDArray[Any] = data["x"].astype(np.float32)
+    return {"x": (pixels / 255 - 0.5) / 0.5, "y": data["y"]}

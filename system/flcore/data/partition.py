@@ -1,4 +1,4 @@
-"""Who gets how many images of which class.
+"""Who gets how many images of which class, and which of them are to train on.
 
 Every partition is a matrix `counts` (clients x classes), drawn from the class sizes alone, and then dealt out: each
 class's images, in order or shuffled, go to the clients in blocks of those sizes. So nothing can get lost or be given
@@ -18,40 +18,55 @@ The procedures are PFLlib's (iid, pat, dir, exdir), so that published numbers ca
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flcore.utils.errors import UsageError
+from flcore.utils.seeds import numpy_generator
 
+Integers = NDArray[np.int_]
+Booleans = NDArray[np.bool_]
+Images = dict[str, NDArray[Any]]  # "x" images and "y" labels
+Statistic = list[list[tuple[int, int]]]  # (label, number of images) for each label of each client
+
+KINDS = ("iid", "pat", "dir", "exdir")
+ALPHA = 0.1  # of the Dirichlet distribution
+TRAIN_RATIO = 0.75  # the part of each client's images to train on
+BATCH_SIZE = 10
+SEED = 1
 TRIES = 500
 MIN_SAMPLES = 2  # one to train and one to test
 EXDIR_MIN_SAMPLES = 10  # PFLlib's number for exdir, whatever the batch size
 
 
 def partition(
-    labels: np.ndarray,
+    labels: NDArray[Any],
     num_clients: int,
     num_classes: int,
     kind: str,
     *,
-    rng: np.random.Generator,
     balance: bool = False,
     class_per_client: int | None = None,
-    alpha: float = 0.1,
-    least: int = MIN_SAMPLES,
+    alpha: float = ALPHA,
+    train_ratio: float = TRAIN_RATIO,
+    seed: int = SEED,
     min_samples: int | None = None,
     repair: bool = False,
-) -> tuple[list[np.ndarray], int, int]:
-    """Splits the images with `labels` (int, in [0, num_classes)) among the clients.
+) -> tuple[list[Integers], int, int]:
+    """Splits the images with `labels` (whole numbers in [0, num_classes)) among the clients.
 
-    kind: "iid", "pat", "dir" or "exdir". `class_per_client` is needed by pat and exdir, `alpha` by dir and exdir.
-    least: the images every client of `dir` must have, and part of the draw of an unbalanced `pat` or `iid` (PFLlib's
-    rule, see `dataset_utils.least_samples`). min_samples: asked for by the user, replaces the minimum of every kind.
+    kind: one of KINDS. `class_per_client` is needed by pat and exdir, `alpha` by dir and exdir.
+    train_ratio: matters for PFLlib's minimum, see `least_samples`. min_samples: replaces the minimum of every kind.
 
     Returns each client's indices into `labels`, the minimum that was kept, and the number of images moved by `repair`.
     Raises UsageError if the settings cannot be met.
     """
+    if kind not in KINDS:
+        raise UsageError(f"the partition is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
+    rng, least = numpy_generator(seed, "partition"), least_samples(len(labels), num_clients, train_ratio)
     sizes = np.bincount(labels, minlength=num_classes)
     minimum = min_samples or {"dir": max(least, MIN_SAMPLES), "exdir": EXDIR_MIN_SAMPLES}.get(kind, MIN_SAMPLES)
     if minimum * num_clients > sizes.sum():
@@ -83,7 +98,15 @@ def partition(
     return deal(labels, counts, kind, rng), minimum, moved
 
 
-def _best(draw: Callable[[], np.ndarray], minimum: int) -> np.ndarray:
+def least_samples(num_samples: int, num_clients: int, train_ratio: float = TRAIN_RATIO) -> int:
+    """PFLlib's minimum for every client of `dir`: room for one test batch, or half the mean if that is less.
+
+    It is also part of the draw of an unbalanced `pat` or `iid`.
+    """
+    return int(min(BATCH_SIZE / (1 - train_ratio), num_samples / num_clients / 2))
+
+
+def _best(draw: Callable[[], NDArray[Any]], minimum: int) -> NDArray[Any]:
     """The first of TRIES draws in which every row adds up to `minimum`; if there is none, the one that lacks least."""
     best, fewest = np.empty(0), np.inf
     for _ in range(TRIES):
@@ -97,8 +120,8 @@ def _best(draw: Callable[[], np.ndarray], minimum: int) -> np.ndarray:
 
 
 def draw_pathological(
-    sizes: np.ndarray, num_clients: int, class_per_client: int, balance: bool, least: int, rng: np.random.Generator
-) -> np.ndarray:
+    sizes: Integers, num_clients: int, class_per_client: int, balance: bool, least: int, rng: np.random.Generator
+) -> Integers:
     """Class after class goes to the first clients, in id order, that hold fewer than `class_per_client` classes.
 
     A class is shared equally if `balance`; otherwise each of its clients but the last gets a number drawn uniformly
@@ -123,7 +146,7 @@ def draw_pathological(
     return counts
 
 
-def draw_dirichlet(sizes: np.ndarray, assigned: np.ndarray, alpha: float, rng: np.random.Generator) -> np.ndarray:
+def draw_dirichlet(sizes: Integers, assigned: Booleans, alpha: float, rng: np.random.Generator) -> Integers:
     """Class after class is cut in proportions ~ Dirichlet(alpha), without the clients that already hold N / K images.
 
     assigned: bool (clients x classes), who may hold which class. Where all of them are full, they share the class.
@@ -145,14 +168,14 @@ def draw_dirichlet(sizes: np.ndarray, assigned: np.ndarray, alpha: float, rng: n
     return counts
 
 
-def draw_labels(num_clients: int, num_classes: int, class_per_client: int, rng: np.random.Generator) -> np.ndarray:
+def draw_labels(num_clients: int, num_classes: int, class_per_client: int, rng: np.random.Generator) -> Booleans:
     """The first level of `exdir`: bool (clients x classes), `class_per_client` distinct classes for every client.
 
     Each class gets at least half the mean number of clients, and at least one.
     """
     minimum = max(num_clients * class_per_client // num_classes // 2, 1)
 
-    def draw() -> np.ndarray:
+    def draw() -> Booleans:
         order = rng.random((num_classes, num_clients)).argsort(0).argsort(0)
         return order < class_per_client
 
@@ -165,7 +188,7 @@ def draw_labels(num_clients: int, num_classes: int, class_per_client: int, rng: 
     return held.T
 
 
-def move_samples(counts: np.ndarray, minimum: int) -> int:
+def move_samples(counts: Integers, minimum: int) -> int:
     """Moves images, one by one, from the largest to the too small clients in `counts`; returns how many.
 
     A client that has images gets more of its own classes as long as another client can spare some.
@@ -187,9 +210,9 @@ def move_samples(counts: np.ndarray, minimum: int) -> int:
     return moved
 
 
-def deal(labels: np.ndarray, counts: np.ndarray, kind: str, rng: np.random.Generator) -> list[np.ndarray]:
+def deal(labels: Integers, counts: Integers, kind: str, rng: np.random.Generator) -> list[Integers]:
     """Each client's indices, class by class: shuffled within a class for dir, altogether for exdir, else in order."""
-    pieces: list[list[np.ndarray]] = [[] for _ in counts]
+    pieces: list[list[Integers]] = [[] for _ in counts]
     for c in range(counts.shape[1]):
         indices = np.flatnonzero(labels == c)
         if kind in ("dir", "exdir"):
@@ -201,6 +224,34 @@ def deal(labels: np.ndarray, counts: np.ndarray, kind: str, rng: np.random.Gener
         for indices in clients:
             rng.shuffle(indices)
     return clients
+
+
+def gather(
+    x: NDArray[Any], y: NDArray[Any], clients: Sequence[Integers]
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]], Statistic]:
+    """The images, the labels and the class counts of clients that hold these indices."""
+    labels = [y[indices] for indices in clients]
+    counted = [np.unique(own, return_counts=True) for own in labels]
+    statistic = [list(zip(values.tolist(), counts.tolist(), strict=True)) for values, counts in counted]
+    return [x[indices] for indices in clients], labels, statistic
+
+
+def split_data(
+    x: Sequence[NDArray[Any]], y: Sequence[NDArray[Any]], *, train_ratio: float = TRAIN_RATIO, seed: int = SEED
+) -> tuple[list[Images], list[Images]]:
+    """Splits each client's images at random: (train, test), each a list by client.
+
+    floor(train_ratio * n) of n images are for training, but at least one for training and one for testing; a single
+    image is for training.
+    """
+    train, test = [], []
+    for client, (images, labels) in enumerate(zip(x, y, strict=True)):
+        count = len(labels)
+        order = numpy_generator(seed, "split", client).permutation(count)
+        cut = max(min(math.floor(train_ratio * count), count - 1), 1)
+        train.append({"x": images[order[:cut]], "y": labels[order[:cut]]})
+        test.append({"x": images[order[cut:]], "y": labels[order[cut:]]})
+    return train, test
 
 
 def _too_small(images: int, num_clients: int, minimum: int) -> str:
@@ -215,7 +266,7 @@ def _too_small(images: int, num_clients: int, minimum: int) -> str:
     )
 
 
-def _too_few(kind: str, held: np.ndarray, minimum: int) -> str:
+def _too_few(kind: str, held: Integers, minimum: int) -> str:
     lowest = held.min()
     found = f"none of {TRIES} draws of {kind!r} gives" if kind in ("dir", "exdir") else f"{kind!r} does not give"
     ways = ["fewer clients (--num_clients)"]

@@ -1,12 +1,13 @@
 """Where the images come from: --source, the official files that are here already, or a download."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from flcore.data.readers import (
+from flcore.data.image_files import (
     CIFAR10_PARTS,
     CIFAR100_PARTS,
     IDX_PARTS,
@@ -38,7 +39,7 @@ KNOWN = {
 }
 
 
-def load(name: str, source: Path | None, rawdir: Path) -> Images:
+def load(name: str, source: Path | None, rawdir: Path, say: Callable[[str], object] = print) -> Images:
     """The images of data set `name` (a key of KNOWN): x uint8 (N, C, H, W), y int64 (N).
 
     source: a folder with the official files (idx, also gzipped; CIFAR's python batches), an .npz with x and y, or a
@@ -50,7 +51,7 @@ def load(name: str, source: Path | None, rawdir: Path) -> Images:
     if source is not None:
         x, y = read_source(source)
     else:
-        x, y = _digits() if name == "Digits" else _official(name, rawdir)
+        x, y = _digits() if name == "Digits" else _official(name, rawdir, say)
     origin, num_classes = source or name, KNOWN[name].num_classes
     if not len(y):
         raise UsageError(f"{origin} holds no images")
@@ -73,7 +74,7 @@ def _digits() -> Images:
     return np.stack([np.asarray(image) for image in large])[:, None], digits.target
 
 
-def _official(name: str, rawdir: Path) -> Images:
+def _official(name: str, rawdir: Path, say: Callable[[str], object]) -> Images:
     """The official files that are here already, or else those that torchvision fetches."""
     known = KNOWN[name]
     read = read_idx_folder if known.files == IDX_PARTS else read_cifar_folder
@@ -81,24 +82,24 @@ def _official(name: str, rawdir: Path) -> Images:
         try:
             images = read(folder)
         except UsageError as error:
-            print(error)  # unfinished or damaged: torchvision fetches again what its checksums refuse
+            say(str(error))  # unfinished or damaged: torchvision fetches again what its checksums refuse
             break
         if images is not None:
             return images
-    _download(name, rawdir)
+    _download(name, rawdir, say)
     images = read(rawdir)
     if images is None:
         raise RunError(f"{rawdir}: the files that torchvision fetched are not {', '.join(known.files)}")
     return images
 
 
-def _download(name: str, rawdir: Path) -> None:
+def _download(name: str, rawdir: Path, say: Callable[[str], object]) -> None:
     from torchvision import datasets
 
     known = KNOWN[name]
     kind = getattr(datasets, known.torchvision)
     url = kind.url if hasattr(kind, "url") else " or ".join(kind.mirrors)
-    print(f"{name}: fetching the official files from {url} into {rawdir}", flush=True)
+    say(f"{name}: fetching the official files from {url} into {rawdir}")
     rawdir.mkdir(parents=True, exist_ok=True)
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(20)  # seconds without an answer

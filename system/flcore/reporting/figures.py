@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from flcore.data import plot_partition
+from flcore.data import plot
 from flcore.reporting.frames import Results
 from flcore.reporting.labels import End, label_ends, settle
 from flcore.reporting.tables import marks
@@ -310,18 +310,18 @@ def partition(results: Results) -> Any:
         if not isinstance(place, str) or not isinstance(settings, dict):
             raise UsageError(f"{results.files[number].path}: no run.json beside it tells where its data set lies")
         data = DataSet(dataset, place)
-        counts = plot_partition.read_counts(data.folder / "config.json")
+        counts = plot.read_counts(data.folder / "config.json")
         if settings.get("data_digest") not in (None, data.digest()):
             raise UsageError(f"the data set in {data.folder} is no longer the one that these results were made with")
         found[dataset] = counts
-    sizes = [plot_partition.size_of(counts) for counts in found.values()]
+    sizes = [plot.size_of(counts) for counts in found.values()]
     figure = Figure(
         figsize=(sum(width + 1.6 for width, _ in sizes), max(height for _, height in sizes) + 1.0), layout="constrained"
     )
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(found), squeeze=False, width_ratios=[width for width, _ in sizes])[0]
     for panel, (dataset, counts) in zip(panels, found.items(), strict=True):
-        plot_partition.draw_panel(panel, counts, dataset)
+        plot.draw_panel(panel, counts, dataset)
     return figure
 
 

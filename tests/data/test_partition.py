@@ -1,18 +1,24 @@
-"""Partition, split and files: PFLlib's numbers where it is right, and each of its defects mended."""
+"""Partition and split: PFLlib's numbers where it is right, and each of its defects mended."""
 
-import json
 import time
-from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flcore.data.dataset_utils import assign, check, least_samples, save_file, separate_data, split_data
-from flcore.data.partition import deal, draw_dirichlet, draw_labels, draw_pathological, move_samples
+from flcore.data.partition import (
+    deal,
+    draw_dirichlet,
+    draw_labels,
+    draw_pathological,
+    gather,
+    least_samples,
+    move_samples,
+    partition,
+    split_data,
+)
 from flcore.utils.errors import UsageError
-from flcore.utils.safe_load import load_npz
 
 
 def balanced(num_classes, each):
@@ -48,14 +54,13 @@ def test_every_partition_is_disjoint_exhaustive_large_enough_and_repeatable(prob
     y, num_clients, num_classes, kind, q = problem
 
     def make():
-        return assign(
+        return partition(
             y,
             num_clients,
             num_classes,
-            kind != "iid",
-            balance,
             kind,
-            q,
+            balance=balance,
+            class_per_client=q,
             alpha=alpha,
             seed=seed,
             min_samples=min_samples,
@@ -76,7 +81,7 @@ def test_every_partition_is_disjoint_exhaustive_large_enough_and_repeatable(prob
 
 def test_another_seed_gives_another_partition():
     y = balanced(10, 100)
-    first, second = (assign(y, 5, 10, True, False, "dir", seed=seed)[0] for seed in (1, 2))
+    first, second = (partition(y, 5, 10, "dir", seed=seed)[0] for seed in (1, 2))
     assert any(len(one) != len(other) for one, other in zip(first, second, strict=True))
 
 
@@ -86,7 +91,8 @@ def test_another_seed_gives_another_partition():
 def test_pat_by_hand():
     # K q / C = 20 * 2 / 10 = 4 clients a class: clients 0-3 hold {0, 1}, 4-7 hold {2, 3}, ...; 40 images a class
     y = balanced(10, 40)
-    images, labels, statistic = separate_data((y * 1000 + np.arange(400), y), 20, 10, True, True, "pat", 2)
+    clients, _, _ = partition(y, 20, 10, "pat", balance=True, class_per_client=2)
+    images, labels, statistic = gather(y * 1000 + np.arange(400), y, clients)
     for client, own in enumerate(statistic):
         first = client // 4 * 2
         assert own == [(first, 10), (first + 1, 10)]
@@ -115,7 +121,7 @@ def test_unbalanced_pat_draws_between_a_tenth_and_the_whole_share_and_leaves_the
 def test_pat_drops_no_class():
     # PFLlib: ceil(6 * 2 / 10) = 2 clients a class, so that classes 6-9 find nobody
     y = balanced(10, 30)
-    clients, _, _ = assign(y, 6, 10, True, True, "pat", 2)
+    clients, _, _ = partition(y, 6, 10, "pat", balance=True, class_per_client=2)
     assert {int(c) for own in clients for c in y[own]} == set(range(10))
     # 1, 1, 1, 1, 2, 1, 1, 1, 1, 2 clients a class; class 9 finds only the last client open
     assert [len(np.unique(y[own])) for own in clients] == [2, 2, 2, 2, 2, 1]
@@ -123,11 +129,11 @@ def test_pat_drops_no_class():
 
 def test_too_few_slots_are_an_error():
     with pytest.raises(UsageError, match="take at least 3 --classes_per_client, or 5 clients"):
-        assign(balanced(10, 30), 4, 10, True, True, "pat", 2)
+        partition(balanced(10, 30), 4, 10, "pat", balance=True, class_per_client=2)
     with pytest.raises(UsageError, match="cannot hold 10 classes"):
-        assign(balanced(10, 30), 4, 10, True, False, "exdir", 2)
+        partition(balanced(10, 30), 4, 10, "exdir", class_per_client=2)
     with pytest.raises(UsageError, match="1 to 10 classes per client"):
-        assign(balanced(10, 30), 4, 10, True, False, "pat", 11)
+        partition(balanced(10, 30), 4, 10, "pat", class_per_client=11)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +147,13 @@ def test_too_few_slots_are_an_error():
 )
 def test_too_few_images_and_what_is_possible(images, clients, minimum, ways):
     with pytest.raises(UsageError) as error:
-        assign(np.arange(images) % 2, clients, 2, True, False, "pat", 2, min_samples=minimum)
+        partition(np.arange(images) % 2, clients, 2, "pat", class_per_client=2, min_samples=minimum)
     assert str(error.value).endswith(f"need {clients * minimum} images, there are {images}: take {ways}")
 
 
-@pytest.mark.parametrize("partition", ["dir", "pat", None])
-def test_iid_is_pat_with_all_classes_whatever_the_partition(partition):
+def test_iid_is_pat_with_all_classes():
     y = balanced(5, 40)
-    _, _, statistic = separate_data((y, y), 4, 5, False, True, partition, 2)
+    _, _, statistic = gather(y, y, partition(y, 4, 5, "iid", balance=True)[0])
     assert statistic == [[(c, 10) for c in range(5)]] * 4
 
 
@@ -212,17 +217,17 @@ def test_minimum_is_pfllibs():
     assert least_samples(70_000, 20) == 40  # 10 / (1 - 0.75)
     assert least_samples(1000, 20) == 25  # 1000 / 20 / 2
     y = balanced(10, 200)
-    assert assign(y, 10, 10, True, False, "dir")[1] == 40
-    assert assign(y, 10, 10, True, False, "exdir", 5, alpha=100.0)[1] == 10
-    assert assign(y, 10, 10, True, True, "pat", 2)[1] == 2
+    assert partition(y, 10, 10, "dir")[1] == 40
+    assert partition(y, 10, 10, "exdir", class_per_client=5, alpha=100.0)[1] == 10
+    assert partition(y, 10, 10, "pat", balance=True, class_per_client=2)[1] == 2
 
 
 def test_impossible_dirichlet_ends_with_an_error_that_helps():
     y = rng().integers(0, 10, 2000)
     start = time.monotonic()
     with pytest.raises(UsageError, match=r"each of 50 clients 20 images .*--num_clients.*--alpha.*--repair"):
-        assign(y, 50, 10, True, False, "dir", alpha=0.01)
-    clients, minimum, moved = assign(y, 50, 10, True, False, "dir", alpha=0.01, repair=True)
+        partition(y, 50, 10, "dir", alpha=0.01)
+    clients, minimum, moved = partition(y, 50, 10, "dir", alpha=0.01, repair=True)
     assert time.monotonic() - start < 10
     assert minimum == 20 and moved > 0 and min(map(len, clients)) >= 20
     assert sorted(np.concatenate(clients)) == list(range(2000))
@@ -230,9 +235,9 @@ def test_impossible_dirichlet_ends_with_an_error_that_helps():
 
 def test_more_clients_than_images_allow():
     with pytest.raises(UsageError, match="at most 5 clients"):
-        assign(balanced(2, 5), 6, 2, True, False, "pat", 2)
+        partition(balanced(2, 5), 6, 2, "pat", class_per_client=2)
     with pytest.raises(UsageError, match="at least 600 images"):
-        assign(balanced(10, 100), 2, 10, True, False, "dir", min_samples=600)
+        partition(balanced(10, 100), 2, 10, "dir", min_samples=600)
 
 
 def test_repair_by_hand():
@@ -253,7 +258,7 @@ def test_deal_gives_blocks_in_order_or_shuffled():
 
 def test_unknown_partition_is_named():
     with pytest.raises(UsageError, match="pat, dir or exdir, not 'Dir'"):
-        separate_data((np.zeros(9), np.zeros(9, int)), 2, 1, True, False, "Dir")
+        partition(np.zeros(9, int), 2, 1, "Dir")
 
 
 # --- split ------------------------------------------------------------------------------------------------------------
@@ -281,85 +286,3 @@ def test_split_depends_on_the_seed_and_the_client_alone():
     assert one[0]["y"].tolist() != other[0]["y"].tolist()
     assert one[0]["y"].tolist() != one[1]["y"].tolist()
     np.testing.assert_array_equal(split_data(data[:1], data[:1], seed=1)[0][0]["y"], one[0]["y"])
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def part(*labels):
-    return {"x": np.zeros((len(labels), 1, 2, 2), np.float32), "y": np.array(labels, np.int64)}
-
-
-def paths(folder):
-    return folder / "config.json", str(folder / "train") + "/", str(folder / "test") + "/"  # PFLlib ends them with "/"
-
-
-def save(folder, train, test, **extra):
-    statistic = [[(0, 3)] for _ in range(2)]
-    save_file(*paths(folder), train, test, 2, 3, statistic, True, False, "dir", **extra)
-
-
-def test_files_are_pfllibs(tmp_path):
-    save(tmp_path, [part(0, 0), part(1, 2)], [part(0), part(2)], seed=5)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config == {
-        "num_clients": 2,
-        "num_classes": 3,
-        "non_iid": True,
-        "balance": False,
-        "partition": "dir",
-        "Size of samples for labels in clients": [[[0, 3]], [[0, 3]]],
-        "alpha": 0.1,
-        "batch_size": 10,
-        "shape": [1, 2, 2],
-        "seed": 5,
-    }
-    with open(tmp_path / "train" / "1.npz", "rb") as file:  # read as PFLlib does
-        data = np.load(file, allow_pickle=True)["data"].tolist()
-    assert data["x"].dtype == np.float32 and data["x"].shape == (2, 1, 2, 2) and data["y"].tolist() == [1, 2]
-    assert load_npz(tmp_path / "test" / "1.npz")["data"].item()["y"].tolist() == [2]
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(
-        ["0.npz", "1.npz", "0.npz", "1.npz", "config.json"]
-    )
-
-
-def test_same_content_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        save(tmp_path / name, [part(0, 0), part(1, 2)], [part(0), part(2)])
-    for file in (tmp_path / "a").rglob("*.*"):
-        assert file.read_bytes() == (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes()
-
-
-def test_check_compares_settings_and_files(tmp_path, capsys):
-    save(tmp_path, [part(0), part(1)], [part(0), part(2)], seed=5)
-    asked = (*paths(tmp_path), 2, True, False, "dir")
-    assert check(*asked) and "already there" in capsys.readouterr().out
-    assert check(*asked, seed=5)
-    assert not check(*asked, seed=6)
-    assert not check(*asked, other=1)
-    assert not check(*asked, alpha=0.2)
-    assert not check(*paths(tmp_path), 3, True, False, "dir")
-    assert not check(*paths(tmp_path), 2, True, False, "pat")
-    (tmp_path / "test" / "1.npz").write_bytes(b"")
-    assert not check(*asked)
-    (tmp_path / "config.json").write_text("[")
-    assert not check(*asked)
-
-
-def test_an_interrupted_run_never_looks_finished(tmp_path):
-    def interrupted():
-        yield part(0)
-        raise KeyboardInterrupt
-
-    save(tmp_path, [part(0), part(1)], [part(0), part(2)])
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, interrupted(), [part(0), part(2)])
-    assert not (tmp_path / "config.json").exists() and not check(*paths(tmp_path), 2, True, False, "dir")
-
-
-def test_files_of_an_earlier_larger_data_set_are_removed(tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "7.npz").write_bytes(b"old")
-    (tmp_path / "train" / ".1.npz.123").write_bytes(b"old")
-    save(tmp_path, [part(0), part(1)], [part(0), part(2)])
-    assert Counter(path.name for path in (tmp_path / "train").iterdir()) == Counter(["0.npz", "1.npz"])

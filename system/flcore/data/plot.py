@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
@@ -33,14 +34,14 @@ def draw(folder: Path) -> Path:
     return picture
 
 
-def size_of(counts: np.ndarray) -> tuple[float, float]:
+def size_of(counts: NDArray[np.int_]) -> tuple[float, float]:
     """Width and height in inches at which every bubble of these images by client and class can be seen."""
     cells = [min(max(8 / size, 0.14), 0.4) for size in counts.shape]
     width, height = (max(cell * size, 2.5) for cell, size in zip(cells, counts.shape, strict=True))
     return width, height
 
 
-def draw_panel(axes: Any, counts: np.ndarray, name: str) -> None:
+def draw_panel(axes: Any, counts: NDArray[np.int_], name: str) -> None:
     """Draws the images by client and class of the data set `name` into a panel of about `size_of(counts)`."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import MaxNLocator
@@ -63,7 +64,7 @@ def draw_panel(axes: Any, counts: np.ndarray, name: str) -> None:
     axes.set_axisbelow(True)
 
 
-def read_counts(config_path: Path) -> np.ndarray:
+def read_counts(config_path: Path) -> NDArray[np.int_]:
     """The images by client and class, from a data set's config.json."""
     if not config_path.is_file():
         raise UsageError(f"{config_path} is missing: make the data set first (generate_<Name>.py)")

@@ -1,0 +1,102 @@
+"""The command behind every generate_<Name>.py: PFLlib's `noniid - dir`, and flags for what PFLlib has in its source."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from flcore.data.generate import ALPHAS, NUM_CLIENTS, Recipe, make
+from flcore.data.partition import SEED, TRAIN_RATIO
+from flcore.data.sources import KNOWN
+from flcore.utils.errors import UsageError, report
+from flcore.utils.paths import DATASET
+
+
+def main(name: str, argv: list[str] | None = None) -> None:
+    """Runs the command for data set `name`. Exits with 2 after a user's mistake and with 1 after a failed download."""
+    recipe, args = parse(name, argv)
+    try:
+        print(make(recipe, args.out, args.force))
+        if args.plot:
+            from flcore.data.plot import draw
+
+            print(draw(args.out))
+    except Exception as error:
+        sys.exit(report(error))
+
+
+def parse(name: str, argv: list[str] | None = None) -> tuple[Recipe, argparse.Namespace]:
+    """The checked settings, and what else the command line says (out, force, plot)."""
+    parser = make_parser(name)
+    args = parser.parse_intermixed_args(argv)
+    kind = "iid" if args.niid == "iid" else args.partition or "dir"
+    if kind == "-":
+        parser.error("noniid needs a partition: pat, dir or exdir")
+    if kind == "iid" and args.partition not in (None, "-"):
+        print(f"note: the partition {args.partition} is ignored for iid")
+    settings = ("num_clients", "alpha", "classes_per_client", "train_ratio", "seed", "fraction", "min_samples")
+    values = {each: getattr(args, each) for each in (*settings, "repair", "source")}
+    try:
+        recipe = Recipe(name, kind, args.balance == "balance", **values)
+    except UsageError as error:
+        parser.error(str(error))
+    for unused in recipe.unused():
+        print(f"note: --{unused} is ignored for {kind}")
+    return recipe, args
+
+
+def make_parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"generate_{name}.py",
+        description=f"Splits {name} among clients, in PFLlib's files.",
+        epilog="PFLlib's spelling: noniid - dir | noniid - pat | noniid balance pat | noniid - exdir | iid - - | "
+        "iid balance -",
+    )
+    add = parser.add_argument
+    for position, choices, default, text in (
+        ("niid", ("iid", "noniid"), "noniid", "do clients differ? (noniid)"),
+        ("balance", ("balance", "-"), "-", "equal shares of a class, for iid and pat (-)"),
+        (
+            "partition",
+            ("pat", "dir", "exdir", "-"),
+            None,
+            "for noniid: pat, few classes a client; dir, Dirichlet shares (default); exdir, Dirichlet shares of few "
+            "classes",
+        ),
+    ):
+        shown = f"{{{','.join(choices)}}}"
+        add(position, nargs="?", type=_word(*choices), default=default, metavar=shown, help=text)
+    names = "-nc", "--nc", "--num_clients"
+    add(*names, dest="num_clients", type=int, default=NUM_CLIENTS, help="number of clients (%(default)s)")
+    defaults = ", ".join(f"{alpha:g} for {kind}" for kind, alpha in ALPHAS.items())
+    add("--alpha", type=float, help=f"of Dirichlet: the smaller, the more unequal ({defaults})")
+    add("--classes_per_client", type=int, help=f"for pat and exdir ({KNOWN[name].class_per_client})")
+    add("--train_ratio", type=float, default=TRAIN_RATIO, help="part of a client's images to train on (%(default)s)")
+    add("--seed", type=int, default=SEED, help="another seed, another split (%(default)s)")
+    add("--fraction", type=float, default=1.0, help="take a random part of the images (%(default)s)")
+    minimum = "images that each client must get (PFLlib's: 40 or half the mean for dir, 10 for exdir; 2 otherwise)"
+    add("--min_samples", type=int, help=minimum)
+    add("--repair", action="store_true", help="reach the minimum by moving images from the largest clients if need be")
+    add("--source", type=Path, help="official files, .npz with x and y, or a folder of images (found or fetched)")
+    add("--out", type=Path, default=DATASET / name, help="the data set's folder (%(default)s)")
+    add("--force", action="store_true", help="make it again even if it is there with the same settings")
+    add("--plot", action="store_true", help="draw which client holds what: partition.png in the data set's folder")
+    return parser
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    """An argparse type: one of the words; the error for another one names the nearest."""
+
+    def word(text: str) -> str:
+        if text in words:
+            return text
+        letters = re.sub(r"[^a-z]", "", text.lower())
+        if letters.startswith(("un", "im")):  # unbalanced, imbalanced
+            letters = "-" * ("balance" in letters)
+        near = [known for known in words if letters.startswith(known)] or difflib.get_close_matches(letters, words, 1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise argparse.ArgumentTypeError(f"must be {' or '.join(words)}, not {text!r}{hint} In full: noniid - dir")
+
+    return word
