@@ -45,7 +45,7 @@ import main as framework
 from flcore.data.partition import gather, partition, split_data
 from flcore.data.writing import pfllib_settings, write_dataset
 from flcore.trainmodel.build import build_model, known_model, split_head
-from flcore.utils.args import resolve_device
+from flcore.utils.cli import resolve_device
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.mem_utils import peak_memory
 from flcore.utils.paths import REPO

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from flcore import registry
-from flcore.data.ensure import ensure_dataset
+from flcore.data.ensure import ensure_dataset, known_datasets
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.trainmodel.build import build_model, known_model, split_head
-from flcore.utils import interrupt, privacy
-from flcore.utils.args import ALGORITHM, FLAGS, describe_ignored, idle_flags, make_parser, parse, resolve_device
+from flcore.trainmodel.build import MODELS, build_model, known_model, split_head
+from flcore.utils import cli, interrupt
 from flcore.utils.errors import RunError, UsageError, report
 from flcore.utils.runs.checkpoint import Checkpoints
 from flcore.utils.runs.claim import claim_run
@@ -28,30 +27,14 @@ from flcore.utils.seeds import numpy_generator, seed_everything
 EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
 
 
-def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Algorithm, Any]:
-    """The checked arguments, the algorithm's registry line and its server class."""
-    parser = make_parser(executors=("auto", *EXECUTORS))
-    servers = {algorithm.name: registry.server_class(algorithm) for algorithm in registry.ALGORITHMS}
-    for server in servers.values():
-        if hasattr(server, "add_args"):
-            server.add_args(parser)
-    args = parse(parser, argv)
-    algorithm = registry.find(args.algorithm)
-    args.algorithm = algorithm.name
-    server = servers[algorithm.name]
-    args.unused = frozenset({"unused"}) | idle_flags(args)  # names that do not belong to this run's settings
-    if server.uses is not None:
-        used = {*server.uses, *registry.own_flags(server), *privacy.heeded(server)}
-        optional = {flag.name for flag in FLAGS if flag.group == ALGORITHM}.union(
-            *map(registry.own_flags, servers.values())
-        )
-        args.unused |= optional - used
-        for note in describe_ignored(args, used):
-            print(note)
-        for name, value in server.uses.items():
-            if name not in args.given:
-                setattr(args, name, value)
-    return args, algorithm, server
+def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, registry.Method, Any]:
+    """The checked arguments, the method's card and its server class."""
+    method = registry.find(cli.algorithm_in(argv))
+    arguments = cli.read(argv, method, registry.METHODS, {"model": MODELS, "dataset": known_datasets()})
+    for note in arguments.notes:
+        print(note)
+    unused = frozenset(arguments.values) - arguments.used | {"unused", "method"}  # no settings of this run
+    return arguments.namespace(algorithm=method.name, unused=unused), method, method.server_class()
 
 
 def use_data(args: argparse.Namespace) -> None:
@@ -77,7 +60,7 @@ def use_data(args: argparse.Namespace) -> None:
         args.dataset.read(i)
 
 
-def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: Any) -> None:
+def run(args: argparse.Namespace, method: registry.Method, server_class: Any) -> None:
     """All repeats (``-pv`` to ``-t``), each with its result files."""
     goal, model_name = args.goal, args.model
     settings = run_settings(args, args.data_digest, args.unused)
@@ -95,7 +78,7 @@ def run(args: argparse.Namespace, algorithm: registry.Algorithm, server_class: A
             seed_everything(int(numpy_generator(args.seed, repeat, "initial model").integers(2**31)))
             args.module_seed = int(numpy_generator(args.seed, repeat, "personal modules").integers(2**31))
             args.model = build_model(model_name, args.shape, args.num_classes)
-            if algorithm.head_split:
+            if method.head_split:
                 args.model = split_head(args.model)
             args.model.to(args.device)
             server = server_class(args, repeat)
@@ -127,14 +110,14 @@ def main(argv: list[str] | None = None) -> int:
         print(registry.table())
         return 0
     try:
-        args, algorithm, server_class = read_arguments(argv)
-        args.device = resolve_device(args)
+        args, method, server_class = read_arguments(argv)
+        args.device = cli.resolve_device(args)
         if args.executor == "auto":
             args.executor = {"cpu": "threads", "cuda": "stacked"}.get(args.device.type, "loop")
         torch.set_num_threads(args.num_threads)
         known_model(args.model)  # refused before any data is made
         use_data(args)
-        run(args, algorithm, server_class)
+        run(args, method, server_class)
     except KeyboardInterrupt:
         return 130
     except Exception as error:

@@ -34,7 +34,7 @@ def run(data_root, tmp_path):
         (("-nnc", "4"), ["-nnc 4"]),
         (("-dev", "cuda:7"), ["no CUDA device"]),
         (("-algo", "FedCPD", "--cpd_tau", "0"), ["--cpd_tau", "above 0"]),
-        (("-algo", "FedCPD", "--cpd_fd", "-1"), ["--cpd_fd", "at least 0"]),
+        (("-algo", "FedCPD", "--cpd_fd", "-1"), ["--cpd_fd", "0 or more"]),
         (("-algo", "FedCPD", "--cpd_fd", "nan"), ["--cpd_fd"]),
     ],
 )

@@ -10,11 +10,11 @@ from support import REPO
 FLCORE = REPO / "system" / "flcore"
 
 
-@pytest.mark.parametrize("line", registry.ALGORITHMS, ids=lambda line: line.name)
+@pytest.mark.parametrize("line", registry.METHODS, ids=lambda line: line.name)
 def test_every_line_names_a_server_with_a_documented_pair(line):
-    server = registry.server_class(line)
+    server = line.server_class()
     assert server.__name__ == line.name.replace("-", "_")
-    assert server.uses is not None
+    assert server.rule is not None
     suffix = line.server.split(":")[0].removeprefix("flcore.servers.server")
     for path in (FLCORE / "servers" / f"server{suffix}.py", FLCORE / "clients" / f"client{suffix}.py"):
         assert path.read_text().startswith('"""'), path
@@ -22,7 +22,7 @@ def test_every_line_names_a_server_with_a_documented_pair(line):
 
 
 def test_every_pair_has_a_line():
-    known = {line.server.split(":")[0].removeprefix("flcore.servers.server") for line in registry.ALGORITHMS}
+    known = {line.server.split(":")[0].removeprefix("flcore.servers.server") for line in registry.METHODS}
     for kind in ("clients/client", "servers/server"):
         folder, prefix = kind.split("/")
         found = {path.stem.removeprefix(prefix) for path in (FLCORE / folder).glob(f"{prefix}*.py")}
@@ -38,7 +38,7 @@ def test_names_in_any_case_and_the_nearest_one():
 def test_hooks_keep_the_contracts_signatures():
     import inspect
 
-    for line in registry.ALGORITHMS:
+    for line in registry.METHODS:
         module = line.server.split(":")[0].replace("servers.server", "clients.client")
         client = next(
             value
@@ -51,13 +51,10 @@ def test_hooks_keep_the_contracts_signatures():
             assert ours == contract, (client, name)
 
 
-def test_a_methods_own_default_holds_until_the_flag_is_typed(monkeypatch, make_server):
-    from flcore.servers.serverrep import FedRep
-
-    monkeypatch.setattr(FedRep, "uses", {"plocal_epochs": 4})
-    assert make_server("FedRep").args.plocal_epochs == 4
-    assert make_server("FedRep", "-pls", "1").args.plocal_epochs == 1
-    assert make_server("FedAvg").args.plocal_epochs == 1
+def test_a_methods_own_default_holds_until_the_flag_is_typed(make_server):
+    assert make_server("FedProx").hp.mu == make_server("FedProx").clients[0].hp.mu == 0.1
+    assert make_server("FedProx", "-mu", "0").hp.mu == 0
+    assert make_server("MOON").hp.mu == 1
 
 
 def test_the_list_of_algorithms_is_the_documented_one(capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 OURS = Path(__file__).resolve().parents[2] / "system"
 FILES = (
+    "flcore/hyperparams.py",
     "flcore/clients/clientcpd.py",
     "flcore/clients/localrule.py",
     "flcore/servers/messages.py",

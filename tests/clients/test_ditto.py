@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flcore.clients.clientditto import clientDitto
+from flcore.clients.clientditto import DittoSettings, clientDitto
 from flcore.clients.localrule import subset
 from support import same_tensors
 
@@ -12,7 +12,7 @@ def test_the_pull_by_hand():
     """Gradient 2, personal weight 3, received 1, mu 1/2: 2 + 1/2 * (3 - 1) = 3; the global copy's stays 2."""
     two, three, one, nine = map(torch.tensor, (2.0, 3.0, 1.0, 9.0))
     grads = clientDitto.local_grad(
-        {"personal.w": two, "w": two}, {"personal.w": three, "w": nine}, {"w": one}, {}, {"mu": 0.5}
+        {"personal.w": two, "w": two}, {"personal.w": three, "w": nine}, {"w": one}, {}, DittoSettings(mu=0.5)
     )
     assert grads == {"personal.w": 3, "w": 2}  # towards the received weight 1, not the copy's present 9
 

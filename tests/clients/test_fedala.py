@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from flcore.clients import clientala
-from flcore.clients.clientala import adapt
+from flcore.clients.clientala import ALASettings, adapt
 from flcore.clients.localrule import Forward
 from flcore.trainmodel.models import BaseHeadSplit
 from support import same_tensors
@@ -40,7 +40,7 @@ def test_one_step_by_hand(forward):
 
     received - old = (-1, 1) for weight and bias, so that W falls by 1/4 * 1 = 1/4 for the weights, by 1/8 for the bias.
     """
-    params, state = adapt(forward, OLD, RECEIVED, DATA, 1, start(), {"eta": 0.25})
+    params, state = adapt(forward, OLD, RECEIVED, DATA, 1, start(), ALASettings(eta=0.25))
     assert torch.equal(state["weights.head.weight"], torch.tensor([[0.75], [0.75]]))
     assert torch.equal(state["weights.head.bias"], torch.tensor([0.875, 0.875]))
     assert torch.equal(params["head.weight"], torch.tensor([[0.25], [-0.25]]))  # 1 - 0.75, -1 + 0.75
@@ -49,16 +49,16 @@ def test_one_step_by_hand(forward):
 
 
 def test_weights_stay_between_0_and_1_and_mix_exactly_there(forward):
-    params, state = adapt(forward, OLD, RECEIVED, DATA, 1, start(), {"eta": 1e6})
+    params, state = adapt(forward, OLD, RECEIVED, DATA, 1, start(), ALASettings(eta=1e6))
     assert not state["weights.head.bias"].any() and same_tensors(params, OLD)
-    params, state = adapt(forward, RECEIVED, OLD, DATA, 1, start(), {"eta": 1e6})
+    params, state = adapt(forward, RECEIVED, OLD, DATA, 1, start(), ALASettings(eta=1e6))
     assert state["weights.head.bias"].eq(1).all() and same_tensors(params, OLD)
     odd = {name: torch.randn_like(value) for name, value in OLD.items()}
-    assert same_tensors(adapt(forward, OLD, odd, DATA, 1, start(), {"eta": 0.0})[0], odd)
+    assert same_tensors(adapt(forward, OLD, odd, DATA, 1, start(), ALASettings(eta=0.0))[0], odd)
 
 
 def test_parameters_that_agree_keep_their_weights(forward):
-    params, state = adapt(forward, OLD, OLD, DATA, 1, start(weight=0.3), {"eta": 9.0})
+    params, state = adapt(forward, OLD, OLD, DATA, 1, start(weight=0.3), ALASettings(eta=9.0))
     assert same_tensors(state, start(weight=0.3)) and same_tensors(params, OLD)
 
 
@@ -66,19 +66,21 @@ def test_parameters_that_agree_keep_their_weights(forward):
 def test_epochs_one_later_until_still_at_first_and_never_more_than_100(forward, monkeypatch, adapted, still, steps):
     """With a constant loss the deviation is 0, at once below 0.1; a limit below 0 is never reached."""
     monkeypatch.setattr(clientala, "STILL", still)
-    _, state = adapt(forward, OLD, RECEIVED, DATA, 1, start(adapted), {"eta": 0.0})
+    _, state = adapt(forward, OLD, RECEIVED, DATA, 1, start(adapted), ALASettings(eta=0.0))
     assert forward.steps == steps and state["adapted"]
 
 
 def test_the_incomplete_last_batch_counts(forward):
     data = torch.ones(5, 1), torch.tensor([0, 1, 0, 1, 0])
-    adapt(forward, OLD, RECEIVED, data, 2, start(), {"eta": 1.0})
+    adapt(forward, OLD, RECEIVED, data, 2, start(), ALASettings(eta=1.0))
     assert forward.steps == 3
 
 
 def test_no_sample_no_fit(forward):
     state = start(adapted=False, weight=0.5)
-    params, after = adapt(forward, OLD, RECEIVED, (torch.zeros(0, 1), torch.zeros(0).long()), 1, state, {"eta": 1.0})
+    params, after = adapt(
+        forward, OLD, RECEIVED, (torch.zeros(0, 1), torch.zeros(0).long()), 1, state, ALASettings(eta=1.0)
+    )
     assert same_tensors(after, state)
     assert torch.equal(params["head.bias"], torch.tensor([0.5, -0.5]))
 

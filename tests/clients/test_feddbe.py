@@ -55,7 +55,7 @@ def test_loss_is_that_of_the_shifted_features_and_half_the_squared_distance(make
 
 def test_kappa_0_and_a_frozen_bias_is_fedavg_bit_for_bit(make_server, monkeypatch):
     dbe, avg = make_server("FedDBE", "-klw", "0", model="DNN"), make_server("FedAvg", model="DNN")
-    monkeypatch.setattr(clientDBE, "local_plan", staticmethod(lambda hp: [Phase(int(hp["local_epochs"]), THETA)]))
+    monkeypatch.setattr(clientDBE, "local_plan", staticmethod(lambda hp: [Phase(hp.local_epochs, THETA)]))
     dbe.train()
     avg.train()
     assert all(torch.equal(dbe.global_params[name], value) for name, value in avg.global_params.items())
@@ -138,5 +138,5 @@ def test_new_clients_know_the_consensus(make_server):
 
 
 def test_a_mean_that_never_moves_is_refused(make_server):
-    with pytest.raises(UsageError, match="-mo 0"):
+    with pytest.raises(UsageError, match="-mo/--momentum: must be above 0"):
         make_server("FedDBE", "-mo", "0")

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -296,7 +297,8 @@ def test_pairs_do_not_move_the_head(make_server):
     drawn = client.local_draw(torch_generator(0), client.forward, 4, client.hp)
     x, y = (part[:4] for part in client.data)
     with_pairs, without = (
-        client.local_loss(client.forward, params, x, y, client.shared, drawn, {**client.hp, "mu": mu}) for mu in (1, 0)
+        client.local_loss(client.forward, params, x, y, client.shared, drawn, replace(client.hp, mu=mu))
+        for mu in (1, 0)
     )
     grads = torch.autograd.grad(with_pairs - without, [params["head.weight"], params["base.fc1.0.weight"]])
     assert grads[0].abs().max() < 1e-6 < grads[1].abs().max()
@@ -378,7 +380,7 @@ def test_the_server_trains_its_own_parameters_towards_typical_latents(make_serve
             return squared_mmd(server.transformer.train()(points), typical)
 
     before = distance()
-    server.args.server_epochs = 100
+    server.hp = replace(server.hp, server_epochs=100)
     server.fit(points, y)
     assert distance() < before / 2
 
@@ -403,6 +405,6 @@ def test_generated_images_leave_batchnorm_alone(make_server):
     for mu in (0, 50):
         params = {name: value.clone() for name, value in client.params.items()}
         client.forward.set_training(("",))
-        client.local_loss(client.forward, params, x, y, client.shared, drawn, {**client.hp, "mu": mu})
+        client.local_loss(client.forward, params, x, y, client.shared, drawn, replace(client.hp, mu=mu))
         means.append(params["base.bn1.running_mean"])
     assert torch.equal(*means) and not torch.equal(means[0], client.params["base.bn1.running_mean"])

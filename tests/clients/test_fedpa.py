@@ -1,6 +1,7 @@
 """FedPA: steps instead of epochs, the generator's loss by hand, counts of what was met, and FedAvg as its limit."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Batches
-from flcore.clients.clientpa import alpha, beta
+from flcore.clients.clientpa import PASettings, alpha, beta
 from flcore.clients.localrule import LocalRule, Phase
 from flcore.trainmodel.pa import FeatureGenerator, choose, distance_to_prototypes, diversity, fidelity
 from flcore.trainmodel.prototypes import class_prototypes
@@ -80,10 +81,10 @@ def test_generator_has_the_published_size_and_gives_embeddings_behind_a_relu():
 
 
 def test_schedules_by_hand():
-    hp = {"alpha": 25.0, "beta": 5.0, "beta_min": 0.15}
-    assert alpha({**hp, "round": 2}) == pytest.approx(24.01) and beta({**hp, "round": 2}) == pytest.approx(4.802)
-    assert alpha({**hp, "round": 999}) == 1e-4 and beta({**hp, "round": 999}) == 0.15
-    assert alpha({**hp, "alpha": 0.0, "round": 0}) == 0
+    hp = PASettings(pa_alpha=25.0, pa_beta=5.0, pa_beta_min=0.15)
+    assert alpha(replace(hp, round=2)) == pytest.approx(24.01) and beta(replace(hp, round=2)) == pytest.approx(4.802)
+    assert alpha(replace(hp, round=999)) == 1e-4 and beta(replace(hp, round=999)) == 0.15
+    assert alpha(replace(hp, pa_alpha=0.0)) == 0
 
 
 @pytest.mark.parametrize(("flags", "steps"), [((), 20), (("--pa_steps", "3", "-ls", "5"), 3)])
@@ -119,7 +120,7 @@ def test_loss_is_the_weighted_sum_of_its_parts(make_server):
     assert server.seen.tolist() == [True, True, True, False]
     client = server.clients[3]
     x, y = (part[:6] for part in client.data)
-    hp = {**client.hp, "round": 1}
+    hp = replace(client.hp, round=1)
     drawn = client.local_draw(torch_generator(3), client.forward, 6, hp)
     client.forward.set_training(("base.", "head."))
     loss = client.local_loss(client.forward, client.params, x, y, client.shared, {**client.state, **drawn}, hp)
@@ -259,7 +260,7 @@ def test_the_rule_runs_under_vmap(make_server):
     server = make_server("FedPA", "-gr", "1", *FAST)
     server.train()
     client = server.clients[0]
-    hp, forward = {**client.hp, "round": 1}, client.forward
+    hp, forward = replace(client.hp, round=1), client.forward
     drawn = [client.local_draw(torch_generator(i), forward, 5, hp) for i in range(2)]
     x, y = (torch.stack([c.data[i][:5] for c in server.clients[:2]]) for i in range(2))
     stacked = {name: torch.stack([d[name] for d in drawn]) for name in drawn[0]}

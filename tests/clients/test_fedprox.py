@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flcore.clients.clientprox import clientProx
+from flcore.clients.clientprox import ProxSettings, clientProx
 from flcore.servers.serverper import FedPer
 from support import same_tensors
 
@@ -12,7 +12,7 @@ from support import same_tensors
 def test_the_pull_by_hand():
     """Gradient 2, weight 3, received 1, mu 1/2: 2 + 1/2 * (3 - 1) = 3."""
     grads = clientProx.local_grad(
-        {"w": torch.tensor(2.0)}, {"w": torch.tensor(3.0)}, {"w": torch.tensor(1.0)}, {}, {"mu": 0.5}
+        {"w": torch.tensor(2.0)}, {"w": torch.tensor(3.0)}, {"w": torch.tensor(1.0)}, {}, ProxSettings(mu=0.5)
     )
     assert grads["w"] == 3
 
@@ -92,7 +92,7 @@ def test_fedper_with_nothing_personal_is_fedavg_bit_for_bit(make_server, monkeyp
 def test_fedrep_with_nothing_personal_is_fedavg_bit_for_bit(make_server, monkeypatch):
     """An empty head phase draws nothing either, so that the extractor's batches are FedAvg's."""
     server, avg = make_server("FedRep"), make_server("FedAvg")
-    first, second = type(server.clients[0]).local_plan({"plocal_epochs": 1, "local_epochs": 1})
+    first, second = type(server.clients[0]).local_plan(server.hp)
     plan = [first._replace(moves=("none.",)), second._replace(moves=("base.", "head."))]
     monkeypatch.setattr(type(server.clients[0]), "local_plan", staticmethod(lambda hp: plan))
     monkeypatch.setattr(type(server), "shares", ("base.", "head."))

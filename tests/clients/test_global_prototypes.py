@@ -1,14 +1,15 @@
 """FedProc and FedHKD: one averaged model, and knowledge about each class beside it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flcore.clients.clienthkd import clientHKD
-from flcore.clients.clientproc import clientProc
+from flcore.clients.clienthkd import HKDSettings, clientHKD
+from flcore.clients.clientproc import ProcSettings, clientProc
 from support import same_tensors
 
 METHODS = ["FedProc", "FedHKD"]
@@ -53,7 +54,9 @@ def proc_loss(current_round, shared):
     """x = (3, 4) of class 0 becomes z = (0.6, 0.8); the classifier is 0, so that CE = ln 3."""
     forward = FakeForward(projection=nn.Identity(), classifier=linear([[0.0, 0.0]] * 3))
     x, y = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
-    return clientProc.local_loss(forward, {}, x, y, shared, {}, {"round": current_round, "rounds": 4}).item()
+    return clientProc.local_loss(
+        forward, {}, x, y, shared, {}, ProcSettings(round=current_round, global_rounds=4)
+    ).item()
 
 
 def test_fedproc_loss_by_hand():
@@ -75,7 +78,7 @@ def test_fedproc_schedule_follows_the_planned_rounds(make_server, monkeypatch):
     original = clientProc.local_loss
 
     def look(forward, params, x, y, shared, state, hp):
-        seen.add((hp["round"], hp["rounds"]))
+        seen.add((hp.round, hp.global_rounds))
         return original(forward, params, x, y, shared, state, hp)
 
     monkeypatch.setattr(clientProc, "local_loss", staticmethod(look))
@@ -144,7 +147,7 @@ def test_fedproc_states_and_shares_its_extra_parameters(make_server, capsys):
 
 
 def hkd_hp(**changes):
-    return {"lamda": 0.0, "gamma": 0.0, "tau": 0.5, "nu": 0.0, "l2": False, "num_classes": 2, **changes}
+    return replace(HKDSettings(lamda=0.0, hkd_gamma=0.0, tau=0.5, hkd_nu=0.0, num_classes=2), **changes)
 
 
 def hkd_loss(**changes):
@@ -163,27 +166,27 @@ def test_fedhkd_loss_by_hand():
     divergence = 0.8 * math.log(0.8 / 0.5) + 0.2 * math.log(0.2 / 0.5)
     assert hkd_loss() == pytest.approx(0, abs=1e-6)
     assert hkd_loss(lamda=3.0) == pytest.approx(3 * divergence / 2, rel=1e-5)
-    assert hkd_loss(gamma=2.0) == pytest.approx(2 * 25 / 4)
-    assert hkd_loss(lamda=3.0, l2=True) == pytest.approx(3 * 0.3 * math.sqrt(2), rel=1e-5)
-    assert hkd_loss(gamma=2.0, l2=True) == pytest.approx(2 * 5 / 2)
+    assert hkd_loss(hkd_gamma=2.0) == pytest.approx(2 * 25 / 4)
+    assert hkd_loss(lamda=3.0, hkd_form="l2") == pytest.approx(3 * 0.3 * math.sqrt(2), rel=1e-5)
+    assert hkd_loss(hkd_gamma=2.0, hkd_form="l2") == pytest.approx(2 * 5 / 2)
 
 
-@pytest.mark.parametrize("l2", [False, True])
-def test_fedhkd_distillation_moves_the_head_alone_and_the_pull_the_extractor_alone(make_server, l2):
+@pytest.mark.parametrize("form", ["kl", "l2"])
+def test_fedhkd_distillation_moves_the_head_alone_and_the_pull_the_extractor_alone(make_server, form):
     server = make_server("FedHKD", "-gr", "1")
     server.train()
     client = server.clients[0]
     x, y = (part[:5] for part in client.data)
 
     def gradients(**changes):
-        hp = {**client.hp, "lamda": 0.0, "gamma": 0.0, "l2": l2, **changes}
+        hp = replace(client.hp, **{"lamda": 0.0, "hkd_gamma": 0.0, "hkd_form": form, **changes})
 
         def loss(params):
             return client.local_loss(client.forward, params, x, y, client.shared, {}, hp)
 
         return torch.func.grad(loss)(client.params)
 
-    plain, head, extractor = gradients(), gradients(lamda=1.0), gradients(gamma=1.0)
+    plain, head, extractor = gradients(), gradients(lamda=1.0), gradients(hkd_gamma=1.0)
     for name, value in plain.items():
         assert torch.equal(value, head[name]) == name.startswith("base."), name
         assert torch.equal(value, extractor[name]) == name.startswith("head."), name
@@ -195,9 +198,10 @@ def test_fedhkd_extreme_logits_and_a_perfect_match_stay_finite():
         "prototypes": torch.tensor([[1.0, 0.0, 1.0, 0.0], [-1.0, 0.0, 0.5, 0.5]]),
         "seen": torch.tensor([True, True]),
     }
-    for l2 in (False, True):
+    for form in ("kl", "l2"):
         x = torch.tensor([[1.0, 0.0]], requires_grad=True)
-        loss = clientHKD.local_loss(forward, {}, x, torch.tensor([0]), shared, {}, hkd_hp(lamda=1.0, gamma=1.0, l2=l2))
+        hp = hkd_hp(lamda=1.0, hkd_gamma=1.0, hkd_form=form)
+        loss = clientHKD.local_loss(forward, {}, x, torch.tensor([0]), shared, {}, hp)
         grads = torch.autograd.grad(loss, [x, forward.net["head"].weight])
         assert loss.isfinite() and all(grad.isfinite().all() for grad in grads)
 
@@ -251,12 +255,9 @@ def test_fedhkd_knowledge_is_the_mean_over_the_samples_of_all_who_hold_enough(ma
 
 
 @pytest.mark.parametrize(("classes", "nu"), [(2, 0.25), (10, 0.25), (100, 0.025)])
-def test_fedhkd_threshold_suits_the_number_of_classes(make_server, classes, nu):
-    args = make_server("FedHKD").args
-    args.num_classes = classes
-    assert clientHKD.hyperparameters(args)["nu"] == pytest.approx(nu)
-    args.hkd_nu = 0.0
-    assert clientHKD.hyperparameters(args)["nu"] == 0
+def test_fedhkd_threshold_suits_the_number_of_classes(classes, nu):
+    assert HKDSettings(num_classes=classes).nu == pytest.approx(nu)
+    assert HKDSettings(num_classes=classes, hkd_nu=0.0).nu == 0
 
 
 def test_fedhkd_where_nobody_holds_enough_goes_on_without_knowledge(make_server):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flcore.clients.clientgpfl import Valve, clientGPFL
+from flcore.clients.clientgpfl import GPFLSettings, Valve, clientGPFL
 from support import same_tensors
 
 
@@ -50,7 +50,7 @@ def test_distance_is_that_of_the_whole_batch_and_has_a_gradient_at_0():
 
     def loss(z, lam):
         params = {"z": z, "gce.weight": received}
-        return clientGPFL.local_loss(Plain, params, None, y, {"gce.weight": received}, state, {"lam": lam})
+        return clientGPFL.local_loss(Plain, params, None, y, {"gce.weight": received}, state, GPFLSettings(lamda=lam))
 
     z = received + torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     assert (loss(z, 1.0) - loss(z, 0.0)).item() == pytest.approx(5, abs=1e-5)
@@ -93,7 +93,7 @@ def test_weight_decay_by_hand_acts_on_the_two_modules_only():
     """Gradient 1, weight 3, decay 1/2: 1 + 3/2."""
     one, three = torch.tensor(1.0), torch.tensor(3.0)
     names = ("base.w", "head.w", "gce.weight", "cov.beta.0.bias")
-    grads = clientGPFL.local_grad(dict.fromkeys(names, one), dict.fromkeys(names, three), {}, {}, {"decay": 0.5})
+    grads = clientGPFL.local_grad(dict.fromkeys(names, one), dict.fromkeys(names, three), {}, {}, GPFLSettings(mu=0.5))
     assert grads == {"base.w": 1, "head.w": 1, "gce.weight": 2.5, "cov.beta.0.bias": 2.5}
 
 
@@ -109,7 +109,7 @@ def test_heads_stay_and_everything_else_is_common(make_server):
 
 def test_defaults_are_the_authors_and_switched_on(make_server):
     server = make_server("GPFL", model="DNN")
-    assert server.clients[0].hp["lam"] == 0.01 and server.clients[0].hp["decay"] == 0.1
+    assert server.clients[0].hp.lamda == 0.01 and server.clients[0].hp.mu == 0.1
     server.train()
     for flags in (("-lam", "0"), ("-mu", "0")):
         other = make_server("GPFL", *flags, model="DNN")

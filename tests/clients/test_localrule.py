@@ -10,6 +10,7 @@ from torch import nn
 
 from flcore.clients.clientbase import Batches, micro_auc
 from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages, head_loss, sgd_step
+from flcore.hyperparams import Settings
 from flcore.trainmodel.build import build_model, split_head
 from flcore.trainmodel.models import BaseHeadSplit
 from flcore.utils.seeds import torch_generator
@@ -252,7 +253,7 @@ def test_extra_modules_do_not_move_the_global_generator():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    forward = build_forward(Extra, model, torch.zeros(1, 1), {"module_seed": 5})
+    forward = build_forward(Extra, model, torch.zeros(1, 1), Settings(module_seed=5))
     assert torch.equal(torch.rand(1), expected)
     assert "extra.weight" in forward.net.state_dict()
 

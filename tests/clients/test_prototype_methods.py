@@ -95,7 +95,7 @@ def test_without_the_pull_it_is_local_training(make_server, method):
 def test_the_default_pull_acts_from_the_second_round_on(make_server, method):
     for rounds, equal in (("1", True), ("2", False)):
         server, local = make_server(method, "-gr", rounds), make_server("Local", "-gr", rounds)
-        assert server.clients[0].hp["lamda"] == 10
+        assert server.clients[0].hp.lamda == 10
         server.train()
         local.train()
         assert same_tensors(server.clients[0].params, local.clients[0].params) == equal

@@ -6,11 +6,11 @@ import torch
 from flcore.executors.loop import LoopExecutor, units
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from support import same_tensors
 
 
-@pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
+@pytest.mark.parametrize("algorithm", [line.name for line in METHODS])
 @pytest.mark.parametrize("flags", [(), ("-jr", "0.5", "-cdr", "0.5", "-ls", "2")])
 def test_threads_equal_the_loop_bit_for_bit(make_server, algorithm, flags):
     servers = [

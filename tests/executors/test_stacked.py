@@ -8,12 +8,13 @@ from flcore.executors import stacked as module
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stack import each, packs, schedule, stack, unstack
 from flcore.executors.stacked import StackedExecutor, budget, bytes_needed
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
+from flcore.utils.errors import UsageError
 from support import SHORT, same_tensors
 
 pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")  # vmap's fallback to a loop
 
-NAMES = [line.name for line in ALGORITHMS]
+NAMES = [line.name for line in METHODS]
 
 
 @pytest.mark.parametrize(
@@ -317,9 +318,8 @@ def test_the_command_runs_it_and_its_size_does_not_change_a_runs_name(data_root,
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "many"])
-def test_a_stack_needs_a_size(size, capsys):
+def test_a_stack_needs_a_size(size):
     import main
 
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(UsageError, match="--stack_size: must be 1 or more or auto"):
         main.read_arguments(["--stack_size", size])
-    assert stopped.value.code == 2 and "--stack_size: must be auto, or 1 or more" in capsys.readouterr().err

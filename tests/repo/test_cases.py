@@ -69,7 +69,7 @@ def test_clients_below_a_batch_and_without_any_sample(run, algorithm, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", [line.name for line in registry.ALGORITHMS])
+@pytest.mark.parametrize("algorithm", [line.name for line in registry.METHODS])
 def test_tiny_clients_with_every_algorithm(run, algorithm, generator_file):
     needs = ["--generator", str(generator_file), "-nd", "6"] if algorithm == "FedKTL" else []
     quick = [word for flag in ("-se", "--pa_gen_steps") for word in (flag, "2")]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import main
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from flcore.servers.support import dlg
 from flcore.trainmodel.ktl import ImageGenerator
 from flcore.trainmodel.models import FedAvgCNN
@@ -24,7 +24,7 @@ from support import SHORT, same_tensors
 from support.checkpoints import INFO, StoppedError, everything, stop_in_round
 from support.pretended_device import DEVICE, OnDevice, pretended_device, stalls
 
-NAMES = [line.name for line in ALGORITHMS]
+NAMES = [line.name for line in METHODS]
 QUICK = {
     ("FedCPD", StackedExecutor),
     ("FedPA", LoopExecutor),

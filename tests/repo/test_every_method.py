@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from support import same_tensors
 
-METHODS = [line.name for line in ALGORITHMS]
+NAMES = [line.name for line in METHODS]
 QUICK = {"FedPA": ["--pa_gen_steps", "4"], "FedHKD": ["--hkd_nu", "0"]}  # nu 0: also classes with few samples travel
 SERVER_TRAINING = {"FedGH", "FedTGP", "FedKTL"}
 
@@ -55,7 +55,7 @@ def size_of(params, prefixes):
     return sum(v.numel() * v.element_size() for name, v in params.items() if prefixes and name.startswith(prefixes))
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", NAMES)
 def test_bytes_are_those_of_the_specification(make, algorithm):
     server = make(algorithm, "-gr", "2", dataset="Skewed")
     held = sum(len(client.data[1].unique()) for client in server.clients)
@@ -72,7 +72,7 @@ def test_bytes_are_those_of_the_specification(make, algorithm):
     assert (server.records["rs_bytes_down"][1], server.records["rs_bytes_up"][1]) == (sent, received)
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", NAMES)
 def test_bytes_count_participants_only(make, algorithm):
     all_join, half = make(algorithm, "-gr", "2"), make(algorithm, "-gr", "2", "-jr", "0.5")
     all_join.train()
@@ -80,7 +80,7 @@ def test_bytes_count_participants_only(make, algorithm):
     assert half.records["rs_bytes_down"][1] * 2 == all_join.records["rs_bytes_down"][1]
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", NAMES)
 @pytest.mark.parametrize("flags", [("-jr", "0.3", "-cdr", "0.5"), ("-lbs", "1", "-jr", "0.5")])
 def test_runs_with_few_participants_tiny_clients_and_missing_classes(make, algorithm, flags):
     """Nobody holds class 3, and one client has fewer samples than a batch of 10."""
@@ -96,7 +96,7 @@ def test_runs_with_few_participants_tiny_clients_and_missing_classes(make, algor
         assert client.scores(is_train=False)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", NAMES)
 def test_with_one_client_the_average_is_its_upload(make, algorithm):
     server = make(algorithm, "-gr", "2", dataset="Single")
     server.train()
@@ -107,7 +107,7 @@ def test_with_one_client_the_average_is_its_upload(make, algorithm):
         assert torch.allclose(server.global_params[name], upload[name], atol=1e-7), name
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", NAMES)
 def test_nobody_shares_memory_that_training_changes(make, algorithm):
     server = make(algorithm, "-gr", "1")
     server.train()
@@ -119,7 +119,7 @@ def test_nobody_shares_memory_that_training_changes(make, algorithm):
         assert same_tensors({**client.params, **client.state}, other)
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", NAMES)
 def test_evaluation_changes_nothing_and_repeats_itself(make, algorithm):
     server = make(algorithm, "-gr", "1", "-jr", "0.5")
     server.train()

@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from support import REPO
 from support.golden import curve, golden_file
 
 
-@pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
+@pytest.mark.parametrize("algorithm", [line.name for line in METHODS])
 def test_curve_is_the_golden_one(algorithm):
     expected = np.loadtxt(golden_file(algorithm))
     assert expected.shape == (5, 4)
@@ -21,7 +21,7 @@ def test_curve_is_the_golden_one(algorithm):
 
 def test_golden_files_belong_to_algorithms():
     names = {path.stem for path in (REPO / "tests" / "golden").glob("*.txt")}
-    assert names == {line.name for line in ALGORITHMS}
+    assert names == {line.name for line in METHODS}
 
 
 def test_rewriting_demands_a_reason():

@@ -9,6 +9,7 @@ from support import REPO
 
 SYSTEM = REPO / "system"
 ORDER = [
+    "flcore.hyperparams",
     "flcore.utils",
     "flcore.data",
     "flcore.trainmodel",
@@ -23,6 +24,7 @@ ORDER = [
     "utils",  # PFLlib's names, which nothing of ours needs
 ]
 PORTABLE = [
+    "hyperparams.py",
     "clients/localrule.py",
     "servers/messages.py",
     "servers/prototypes.py",

@@ -19,7 +19,7 @@ def test_the_worked_example_trains(tmp_path, data_root):
         (tree / name).write_text(code)
     line = re.search(r"registry\.py`\n\n```python\n(.*?)```", README, re.DOTALL)[1]
     registry = tree / "flcore" / "registry.py"
-    registry.write_text(registry.read_text().replace("ALGORITHMS = [\n", "ALGORITHMS = [\n" + line))
+    registry.write_text(registry.read_text().replace("METHODS = [\n", "METHODS = [\n" + line))
     assert sum(code.count("\n") for _, code in files) + 1 < 40
 
     def loss(*flags):

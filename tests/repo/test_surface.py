@@ -9,9 +9,10 @@ import pytest
 
 from flcore.clients.clientbase import Client
 from flcore.servers.serverbase import Server
-from flcore.utils.args import FLAGS
+from flcore.utils.cli import pfllib
 from support import REPO, load_module
 
+FLAGS = (*pfllib.GENERAL, *pfllib.PARTICIPATION, *pfllib.RESULTS, *pfllib.METHODS, *pfllib.IDLE)
 SURFACE = json.loads(Path(__file__).with_name("pfllib_surface.json").read_text())
 
 # What differs from PFLlib on purpose; docs/pfllib.md says why.

@@ -6,7 +6,7 @@ import torch
 
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from flcore.servers.messages import is_finite, message_bytes
 from flcore.servers.support import faults
 from flcore.utils.errors import RunError
@@ -14,7 +14,7 @@ from flcore.utils.seeds import numpy_generator, torch_generator
 from support import same_tensors, write_dataset
 from support.poison import NAN, poison_message, poison_training
 
-NAMES = [line.name for line in ALGORITHMS]
+NAMES = [line.name for line in METHODS]
 
 
 @pytest.fixture(scope="module")

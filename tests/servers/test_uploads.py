@@ -6,7 +6,7 @@ import torch
 from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from flcore.servers.serveravg import FedAvg
 from flcore.servers.support import uploads
 from flcore.utils.errors import RunError
@@ -14,7 +14,7 @@ from support import same_tensors
 from support.memory import bytes_held, own_tensors
 from support.poison import poison_message, poison_training
 
-NAMES = [line.name for line in ALGORITHMS]
+NAMES = [line.name for line in METHODS]
 ONE_PART = {"FedGH", "FedKTL", "FedProto", "FedTGP", "Local"}  # no weights are averaged
 
 

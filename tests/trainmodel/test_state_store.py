@@ -9,7 +9,7 @@ import torch
 from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from flcore.trainmodel import state_store
 from flcore.trainmodel.state_store import StateStore
 from flcore.utils.errors import RunError, UsageError
@@ -66,7 +66,7 @@ QUICK = ("FedALA", "FedCPD")
 
 
 @pytest.mark.parametrize(
-    "algorithm", [line.name if line.name in QUICK else pytest.param(line.name, marks=LONG) for line in ALGORITHMS]
+    "algorithm", [line.name if line.name in QUICK else pytest.param(line.name, marks=LONG) for line in METHODS]
 )
 @pytest.mark.parametrize("executor", [LoopExecutor, ThreadsExecutor])
 def test_state_on_disk_changes_nothing(make_server, tmp_path, algorithm, executor):

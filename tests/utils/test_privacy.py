@@ -15,9 +15,8 @@ from flcore.utils import privacy
 from flcore.utils.errors import UsageError
 from support import same_tensors
 
-SERVERS = {line.name: registry.server_class(line) for line in registry.ALGORITHMS}
-PROTOTYPES = [name for name, server in SERVERS.items() if server.uploads_prototypes]
-NOISY = [name for name in PROTOTYPES if not SERVERS[name].noise_refusal]
+PROTOTYPES = [method.name for method in registry.METHODS if method.prototypes]
+NOISY = [method.name for method in registry.METHODS if method.prototypes and not method.noise_refusal]
 
 
 @pytest.fixture
@@ -46,15 +45,15 @@ def test_the_prototype_of_a_single_sample_is_its_embedding(make_server):
 
 
 def test_methods_say_whether_they_upload_prototypes(make_server):
-    for name in SERVERS:
+    for name in [method.name for method in registry.METHODS]:
         server = make_server(name, "-gr", "1", "-ls", "0", "-dlg", "False")
         server.current_round = 0
         server.send_models()
         client = server.clients[0]
         client.state, client.upload = client.local_end(
-            client.forward, client.params, client.data, client.shared, client.state, {**client.hp, "round": 0}
+            client.forward, client.params, client.data, client.shared, client.state, client.hp
         )
-        assert ("prototypes" in client.message(server.shares)) is server.uploads_prototypes, name
+        assert ("prototypes" in client.message(server.shares)) is (name in PROTOTYPES), name
     assert {"FedCPD", "FedProto", "FedTGP", "FedGH", "FedProc", "FedPA", "FedCRL", "FedHKD", "FedKTL"} == {*PROTOTYPES}
 
 

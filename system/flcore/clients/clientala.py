@@ -20,33 +20,35 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Forward, HyperParameters, Tensors
+from flcore.clients.localrule import Forward, Tensors
+from flcore.hyperparams import Settings, setting
 from flcore.utils.seeds import torch_generator
 
 STILL, WINDOW, MOST_EPOCHS = 0.1, 10, 100
 
 
+@dataclass(frozen=True)
+class ALASettings(Settings):
+    eta: float = setting(1.0, "learning rate of the aggregation weights", least=0, source="the authors' code")
+    rand_percent: int = setting(80, "percent of the samples used for the local aggregation", least=1, most=100)
+    layer_idx: int = setting(2, "number of parameter tensors from the end aggregated adaptively; 0: all", least=0)
+
+
 class clientALA(Client):
+    settings = ALASettings
+
     def __init__(self, args, id, train_samples, test_samples, **kwargs):
         super().__init__(args, id, train_samples, test_samples, **kwargs)
-        top = self.trainable[-int(self.hp["layer_idx"]) :]  # -0: all
+        top = self.trainable[-self.hp.layer_idx :]  # -0: all
         self.state = {
             "adapted": torch.tensor(False),
             **{f"weights.{name}": torch.ones_like(self.params[name]) for name in top},
-        }
-
-    @classmethod
-    def hyperparameters(cls, args):
-        return {
-            **super().hyperparameters(args),
-            "eta": args.eta,
-            "percent": args.rand_percent,
-            "layer_idx": args.layer_idx,
         }
 
     def receive(self, message: Tensors, current_round: int) -> None:
@@ -56,7 +58,7 @@ class clientALA(Client):
             return
         x, y = self.data
         draw = torch_generator(self.args.seed, self.args.repeat, current_round, self.id, "adaptation")
-        chosen = torch.randperm(len(y), generator=draw)[: int(self.hp["percent"] * len(y) / 100)].to(y.device)
+        chosen = torch.randperm(len(y), generator=draw)[: int(self.hp.rand_percent * len(y) / 100)].to(y.device)
         batch_size = self.batch_size if self.batch_size > 0 else max(len(chosen), 1)
         data = x[chosen], y[chosen]
         self.params, self.state = adapt(self.forward, old, self.params, data, batch_size, self.state, self.hp)
@@ -69,7 +71,7 @@ def adapt(
     data: tuple[torch.Tensor, torch.Tensor],
     batch_size: int,
     state: Tensors,
-    hp: HyperParameters,
+    hp: ALASettings,
 ) -> tuple[Tensors, Tensors]:
     """Adaptive local aggregation: the client's initial parameters of this round, and the state with the new weights.
 
@@ -102,7 +104,7 @@ def adapt(
             found = torch.autograd.grad(loss, list(top.values()), allow_unused=True)
             for (name, w), grad in zip(weights.items(), found, strict=True):
                 if grad is not None:
-                    weights[name] = (w - hp["eta"] * grad * (received[name] - old[name])).clamp(0, 1)
+                    weights[name] = (w - hp.eta * grad * (received[name] - old[name])).clamp(0, 1)
             losses.append(loss.detach())
         latest.append(torch.stack(losses).mean().item())
         if epoch >= WINDOW and statistics.pstdev(latest) < STILL:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flcore.clients.localrule import PASS_BATCH, Data, HyperParameters, LocalRule, Tensors, build_forward
+from flcore.clients.localrule import PASS_BATCH, Data, LocalRule, Tensors, build_forward
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils import privacy
 from flcore.utils.runs.files import whole_file
@@ -123,8 +124,8 @@ class Client(LocalRule):
         return cls.train is LocalRule.train
 
     @classmethod
-    def hyperparameters(cls, args: Any) -> HyperParameters:
-        return {**super().hyperparameters(args), "proto_clip": args.proto_clip if args.proto_noise else 0.0}
+    def hyperparameters(cls, args: Any) -> Any:
+        return replace(super().hyperparameters(args), proto_clip=args.proto_clip if args.proto_noise else 0.0)
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
         message = super().message(shares)

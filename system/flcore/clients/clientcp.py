@@ -19,19 +19,25 @@ because the difference of two Gumbel numbers is symmetric around 0.
 lam 5: the authors'; PFLlib's default is 1.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.mmd import squared_mmd
 from flcore.trainmodel.prototypes import COSINE_EPS
 
 
+@dataclass(frozen=True)
+class CPSettings(Settings):
+    lamda: float = setting(5.0, "weight of the distance (MMD) between personal and global features", least=0)
+
+
 class clientCP(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "lam": args.lamda}
+    settings = CPSettings
 
     @staticmethod
     def local_modules(forward, hp):
@@ -59,7 +65,7 @@ class clientCP(Client):
         z, _ = forward.features(params, x)
         reference, _ = forward.features(shared, x, frozen=True)
         loss = F.cross_entropy(split_logits(forward, params, z, shared, state, state["gumbel"]), y)
-        return loss + hp["lam"] * squared_mmd(z, reference)
+        return loss + hp.lamda * squared_mmd(z, reference)
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):

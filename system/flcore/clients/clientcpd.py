@@ -19,6 +19,7 @@ No official code and no published values for the three weights exist. Read as fo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import LocalRule, Phase, head_loss, subset
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.cpd import HierarchicalDistiller
 from flcore.trainmodel.prototypes import (
     class_prototypes,
@@ -36,30 +38,34 @@ from flcore.trainmodel.prototypes import (
 )
 
 
+@dataclass(frozen=True)
+class CPDSettings(Settings):
+    plocal_epochs: int = setting(1, "epochs of the head, before those of the extractor", least=0, source="as FedRep")
+    cpd_fd: float = setting(1.0, "weight of the feature distillation; 0 switches a part off", least=0)
+    cpd_align: float = setting(1.0, "weight alpha of the prototype alignment", least=0)
+    cpd_contrast: float = setting(1.0, "weight beta of the prototype contrast", least=0)
+    cpd_tau: float = setting(0.1, "temperature of the prototype contrast", above=0)
+    cpd_width: int = setting(64, "channels of the cross-layer fusion", least=1)
+    cpd_reduction: int = setting(16, "CBAM's channel reduction", least=1)
+    cpd_proto_weighting: str = setting(
+        "uniform",
+        "global prototype: plain mean over the clients that hold a class, or by their counts",
+        choices=("uniform", "count"),
+    )
+
+
 class clientCPD(Client, LocalRule):
+    settings = CPDSettings
+
     def __init__(self, args: Any, id: int, train_samples: int, test_samples: int, **kwargs: Any) -> None:
         super().__init__(args, id, train_samples, test_samples, **kwargs)
         self.setup_rule(args)  # PFLlib's Client does not
 
-    @classmethod
-    def hyperparameters(cls, args):
-        return {
-            **super().hyperparameters(args),
-            "plocal_epochs": args.plocal_epochs,
-            "fd": args.cpd_fd,
-            "align": args.cpd_align,
-            "contrast": args.cpd_contrast,
-            "tau": args.cpd_tau,
-            "width": args.cpd_width,
-            "reduction": args.cpd_reduction,
-            "send_counts": args.cpd_proto_weighting == "count",
-        }
-
     @staticmethod
     def local_modules(forward, hp):
-        if hp["fd"] == 0 or not forward.channels:
+        if hp.cpd_fd == 0 or not forward.channels:
             return {}
-        return {"distiller": HierarchicalDistiller(forward.channels, int(hp["width"]), int(hp["reduction"]))}
+        return {"distiller": HierarchicalDistiller(forward.channels, hp.cpd_width, hp.cpd_reduction)}
 
     @staticmethod
     def local_init(params, hp):
@@ -68,8 +74,8 @@ class clientCPD(Client, LocalRule):
     @staticmethod
     def local_plan(hp):
         return [
-            Phase(int(hp["plocal_epochs"]), ("head.",), loss=head_loss, on_features=True),
-            Phase(int(hp["local_epochs"]), ("base.", "distiller.")),
+            Phase(hp.plocal_epochs, ("head.",), loss=head_loss, on_features=True),
+            Phase(hp.local_epochs, ("base.", "distiller.")),
         ]
 
     @staticmethod
@@ -81,23 +87,24 @@ class clientCPD(Client, LocalRule):
             _, teacher_maps = forward.features(teacher, x, frozen=True)
             teacher_attention = forward.call("distiller.attention", teacher, teacher_maps)
             distance = forward.call("distiller", params, maps, teacher_maps, teacher_attention)
-            loss = loss + hp["fd"] * state["taught"] * distance
-        if hp["align"] and "prototypes" in shared:
-            loss = loss + hp["align"] * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
-        if hp["contrast"] and "prototypes" in shared:
-            loss = loss + hp["contrast"] * prototype_contrastive_loss(
-                z, y, shared["prototypes"], shared["seen"], hp["tau"]
+            loss = loss + hp.cpd_fd * state["taught"] * distance
+        if hp.cpd_align and "prototypes" in shared:
+            loss = loss + hp.cpd_align * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
+        if hp.cpd_contrast and "prototypes" in shared:
+            loss = loss + hp.cpd_contrast * prototype_contrastive_loss(
+                z, y, shared["prototypes"], shared["seen"], hp.cpd_tau
             )
         return loss
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         upload: dict[str, Tensor] = {}
-        if hp["align"] or hp["contrast"]:
+        if hp.cpd_align or hp.cpd_contrast:
             x, y = data
-            z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
-            prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
-            upload = {"prototypes": prototypes, "counts": counts if hp["send_counts"] else counts.clamp(max=1)}
+            z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
+            prototypes, counts = class_prototypes(z, y, hp.num_classes)
+            counts = counts if hp.cpd_proto_weighting == "count" else counts.clamp(max=1)
+            upload = {"prototypes": prototypes, "counts": counts}
         return teacher_state(params, taught=True), upload
 
 

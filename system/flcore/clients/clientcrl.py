@@ -21,25 +21,39 @@ sample of such a class adds 0 to L_con. Representations are the class means of a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import HyperParameters, Tensors
+from flcore.clients.localrule import Tensors
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_contrastive_loss
 
 
+@dataclass(frozen=True)
+class CRLSettings(Settings):
+    lamda: float = setting(1.0, "weight of the contrastive loss", least=0)
+    tau: float = setting(0.5, "temperature of the contrastive loss", above=0)
+    crl_share: str = setting(
+        "model",
+        "what is averaged and mixed: the whole model or its extractor",
+        choices=("model", "base"),
+        source="the paper's v1; v2 and v3: base",
+    )
+    crl_mix: float | str = setting(
+        "loss",
+        "share of the global model at a download; loss: by the contrastive loss",
+        type=float,
+        least=0,
+        most=1,
+        also=("loss",),
+    )
+
+
 class clientCRL(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {
-            **super().hyperparameters(args),
-            "lamda": args.lamda,
-            "tau": args.tau,
-            "by_loss": args.crl_mix == "loss",
-            "mix": 1.0 if args.crl_mix == "loss" else args.crl_mix,
-            "whole_model": args.crl_share == "model",
-        }
+    settings = CRLSettings
 
     @staticmethod
     def local_init(params, hp):
@@ -63,39 +77,37 @@ class clientCRL(Client):
     def local_loss(forward, params, x, y, shared, state, hp):
         logits, z, _ = forward(params, x)
         loss = F.cross_entropy(logits, y)
-        if hp["lamda"] and "prototypes" in shared:
-            loss = loss + hp["lamda"] * prototype_contrastive_loss(
-                z, y, shared["prototypes"], shared["seen"], hp["tau"]
-            )
+        if hp.lamda and "prototypes" in shared:
+            loss = loss + hp.lamda * prototype_contrastive_loss(z, y, shared["prototypes"], shared["seen"], hp.tau)
         return loss
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
         z = forward.in_batches(params, x)
-        prototypes, counts = class_prototypes(clip_lengths(z, hp.get("proto_clip", 0)), y, int(hp["num_classes"]))
+        prototypes, counts = class_prototypes(clip_lengths(z, hp.proto_clip), y, hp.num_classes)
         if "prototypes" in shared:
             seen = shared["seen"]
             known = seen[y].sum()  # the samples that L_con is about
-            total = prototype_contrastive_loss(z, y, shared["prototypes"], seen, hp["tau"]) * len(y)
+            total = prototype_contrastive_loss(z, y, shared["prototypes"], seen, hp.tau) * len(y)
             measured = ((known > 0) & (seen.sum() > 1)).to(total.dtype)  # with one class L_con is 0 and says nothing
             loss = torch.where(measured > 0, total / known.clamp_min(1), state["loss"])
             state = {**state, "loss": loss, "measured": torch.maximum(state["measured"], measured)}
         return {**state, **own_weights(params, hp)}, {"prototypes": prototypes, "counts": counts}
 
 
-def own_weights(params: Tensors, hp: HyperParameters) -> Tensors:
+def own_weights(params: Tensors, hp: CRLSettings) -> Tensors:
     """What a download is mixed with, under ``own.``; whole numbers (BatchNorm's counter) are not mixed."""
-    shared = "" if hp["whole_model"] else "base."
+    shared = "" if hp.crl_share == "model" else "base."
     return {
         f"own.{name}": value for name, value in params.items() if name.startswith(shared) and value.is_floating_point()
     }
 
 
-def mixing_weight(shared: Tensors, state: Tensors, hp: HyperParameters) -> torch.Tensor:
+def mixing_weight(shared: Tensors, state: Tensors, hp: CRLSettings) -> torch.Tensor:
     """a, a scalar: how much of the global model the client takes at this download."""
-    if not hp["by_loss"]:
-        return torch.full_like(state["loss"], hp["mix"])
+    if hp.crl_mix != "loss":
+        return torch.full_like(state["loss"], float(hp.crl_mix))
     if "prototypes" not in shared:
         return torch.ones_like(state["loss"])
     classes = shared["seen"].sum()

@@ -14,11 +14,14 @@ made of exact means over all samples, not of the last batches while training, wh
 kappa (-klw) 50 and momentum (-mo) 1: the authors' for the CNN; PFLlib's default of kappa, 0, has no regulariser.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
 
 
 class Bias(nn.Module):
@@ -47,14 +50,20 @@ class Bias(nn.Module):
         return z + self.bias, total / weight
 
 
+@dataclass(frozen=True)
+class DBESettings(Settings):
+    kl_weight: float = setting(
+        50.0, "weight kappa of the mean regularisation", least=0, source="the authors' for the CNN"
+    )
+    momentum: float = setting(1.0, "momentum of the running mean of features", above=0, most=1, source="the authors'")
+
+
 class clientDBE(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "kappa": args.kl_weight, "momentum": args.momentum}
+    settings = DBESettings
 
     @staticmethod
     def local_modules(forward, hp):
-        return {"memory": Bias(forward.net.head.in_features, hp["momentum"])}
+        return {"memory": Bias(forward.net.head.in_features, hp.momentum)}
 
     @staticmethod
     def local_begin(forward, params, received, data, shared, state, hp):
@@ -70,7 +79,7 @@ class clientDBE(Client):
             return F.cross_entropy(forward(params, x)[0], y)
         shifted, mean = forward.call("memory", params, forward.features(params, x)[0])
         regulariser = (mean - shared["consensus"]).square().mean() / 2
-        return F.cross_entropy(forward.call("head", params, shifted), y) + hp["kappa"] * regulariser
+        return F.cross_entropy(forward.call("head", params, shifted), y) + hp.kl_weight * regulariser
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):

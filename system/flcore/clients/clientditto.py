@@ -12,17 +12,25 @@ mu: 1, the authors' scripts'; PFLlib's default of 0 makes v_i a local model.
 """
 
 import copy
+from dataclasses import dataclass
 
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Phase
+from flcore.hyperparams import Settings, setting
+
+
+@dataclass(frozen=True)
+class DittoSettings(Settings):
+    mu: float = setting(
+        1.0, "weight of the pull of the personal model to the received one", least=0, source="the authors' scripts"
+    )
+    plocal_epochs: int = setting(1, "epochs of the personal model", least=0)
 
 
 class clientDitto(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "mu": args.mu, "plocal_epochs": args.plocal_epochs}
+    settings = DittoSettings
 
     @staticmethod
     def local_modules(forward, hp):
@@ -31,14 +39,14 @@ class clientDitto(Client):
     @staticmethod
     def local_plan(hp):
         return [
-            Phase(int(hp["plocal_epochs"]), ("personal.",), loss=personal_loss),
-            Phase(int(hp["local_epochs"]), ("base.", "head.")),
+            Phase(hp.plocal_epochs, ("personal.",), loss=personal_loss),
+            Phase(hp.local_epochs, ("base.", "head.")),
         ]
 
     @staticmethod
     def local_grad(grads, params, shared, state, hp):
         return {
-            name: grad + hp["mu"] * (params[name] - shared[name.removeprefix("personal.")])
+            name: grad + hp.mu * (params[name] - shared[name.removeprefix("personal.")])
             if name.startswith("personal.")
             else grad
             for name, grad in grads.items()

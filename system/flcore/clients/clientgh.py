@@ -10,16 +10,29 @@ Scored after the download this is the extractor under the server's fresh head (P
 extractor under the tuned head (the authors).
 """
 
+from dataclasses import dataclass
+
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
 
 
+@dataclass(frozen=True)
+class GHSettings(Settings):
+    server_epochs: int = setting(
+        100, "passes of the server over the class means, to train the head", least=0, source="HtFLlib"
+    )
+    server_learning_rate: float = setting(0.01, "learning rate of that training", above=0, source="HtFLlib")
+
+
 class clientGH(Client):
+    settings = GHSettings
+
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
-        prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
+        z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
+        prototypes, counts = class_prototypes(z, y, hp.num_classes)
         return state, {"prototypes": prototypes, "counts": counts.clamp(max=1)}
 
     def message(self, shares):

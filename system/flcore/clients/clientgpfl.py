@@ -17,11 +17,14 @@ off below, so that its gradient at 0 is 0. Evaluated after the download, as ever
 lam 0.01, mu 0.1: the authors' for the CNN (0.0001 and 0 for ResNet-18); PFLlib's defaults are 1 and 0.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import unit
 
 NORM_EPS = 1e-12  # smallest squared distance
@@ -38,20 +41,26 @@ class Valve(nn.Module):
         return (z * (self.gamma(q) + 1) + self.beta(q)).relu()
 
 
+@dataclass(frozen=True)
+class GPFLSettings(Settings):
+    lamda: float = setting(
+        0.01, "weight of the distance to the class embeddings", least=0, source="the authors' for the CNN"
+    )
+    mu: float = setting(0.1, "weight decay of class embeddings and valve", least=0, source="the authors' for the CNN")
+
+
 class clientGPFL(Client):
+    settings = GPFLSettings
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         counts = torch.bincount(self.data[1], minlength=self.num_classes).float()
         self.state = {"frequency": counts / counts.sum().clamp_min(1)}
 
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "lam": args.lamda, "decay": args.mu}
-
     @staticmethod
     def local_modules(forward, hp):
         size = forward.net.head.in_features
-        return {"gce": nn.Embedding(int(hp["num_classes"]), size), "cov": Valve(size)}
+        return {"gce": nn.Embedding(hp.num_classes, size), "cov": Valve(size)}
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
@@ -62,12 +71,12 @@ class clientGPFL(Client):
         cosines = unit(generic) @ unit(params["gce.weight"]).T
         distance = (generic - received[y]).square().sum().clamp_min(NORM_EPS).sqrt()
         logits = forward.call("head", params, personal)
-        return F.cross_entropy(logits, y) + F.cross_entropy(cosines, y) + hp["lam"] * distance
+        return F.cross_entropy(logits, y) + F.cross_entropy(cosines, y) + hp.lamda * distance
 
     @staticmethod
     def local_grad(grads, params, shared, state, hp):
         return {
-            name: grad + hp["decay"] * params[name] if name.startswith(("gce.", "cov.")) else grad
+            name: grad + hp.mu * params[name] if name.startswith(("gce.", "cov.")) else grad
             for name, grad in grads.items()
         }
 

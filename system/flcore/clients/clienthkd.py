@@ -19,27 +19,40 @@ without weights (FedHKD*), and the authors' Adam (all methods here use SGD).
 H and Q travel as one tensor (C, K + C), H first.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import class_prototypes, prototype_alignment_loss
 
 SMALLEST_SQUARE = 1e-12  # below it a distance counts as constant: the root has no gradient at 0
 
 
+@dataclass(frozen=True)
+class HKDSettings(Settings):
+    lamda: float = setting(0.05, "weight of the distilled predictions", least=0)
+    tau: float = setting(0.5, "temperature of the predictions", above=0)
+    hkd_gamma: float = setting(0.05, "weight of the pull to the mean embeddings", least=0)
+    hkd_nu: float | None = setting(
+        None,
+        "share of its data from which a client speaks of a class; if not given, 0.25, above ten classes 2.5 / C",
+        type=float,
+        least=0,
+        source="the paper's 0.25",
+    )
+    hkd_form: str = setting("kl", "distances as in the official code (kl) or in the paper (l2)", choices=("kl", "l2"))
+
+    @property
+    def nu(self) -> float:
+        return min(0.25, 2.5 / self.num_classes) if self.hkd_nu is None else self.hkd_nu
+
+
 class clientHKD(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {
-            **super().hyperparameters(args),
-            "lamda": args.lamda,
-            "gamma": args.hkd_gamma,
-            "tau": args.tau,
-            "nu": min(0.25, 2.5 / args.num_classes) if args.hkd_nu is None else args.hkd_nu,
-            "l2": args.hkd_form == "l2",
-        }
+    settings = HKDSettings
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
@@ -49,24 +62,24 @@ class clientHKD(Client):
             return loss
         seen, features = shared["seen"], shared["prototypes"][:, : z.shape[1]]
         predictions = shared["prototypes"][:, z.shape[1] :].clamp_min(0)  # only an attack makes one negative
-        log_probabilities = F.log_softmax(forward.call("head", params, features) / hp["tau"], dim=1)
-        if hp["l2"]:
+        log_probabilities = F.log_softmax(forward.call("head", params, features) / hp.tau, dim=1)
+        if hp.hkd_form == "l2":
             by_class = distance(predictions, log_probabilities.exp())
             towards = torch.where(seen[y], distance(z, features[y]), 0).mean()
         else:
             by_class = (torch.xlogy(predictions, predictions) - predictions * log_probabilities).mean(1)
             towards = prototype_alignment_loss(z, y, features, seen)
         distilled = torch.where(seen, by_class, 0).sum() / seen.sum()
-        return loss + hp["lamda"] * distilled + hp["gamma"] * towards
+        return loss + hp.lamda * distilled + hp.hkd_gamma * towards
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
         z = forward.in_batches(params, x)
         with torch.no_grad():
-            soft = F.softmax(forward.call("head", params, z) / hp["tau"], dim=1)
-        knowledge, counts = class_prototypes(torch.cat([z, soft], dim=1), y, int(hp["num_classes"]))
-        return state, {"prototypes": knowledge, "counts": torch.where(counts >= hp["nu"] * len(y), counts, 0)}
+            soft = F.softmax(forward.call("head", params, z) / hp.tau, dim=1)
+        knowledge, counts = class_prototypes(torch.cat([z, soft], dim=1), y, hp.num_classes)
+        return state, {"prototypes": knowledge, "counts": torch.where(counts >= hp.nu * len(y), counts, 0)}
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:

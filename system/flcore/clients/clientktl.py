@@ -18,11 +18,14 @@ a single pair will do. The directions and J's initial weights stem from the comm
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Tensors
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.ktl import Transfer, arcface_loss
 from flcore.trainmodel.prototypes import class_prototypes, unit
 
@@ -30,15 +33,40 @@ CLIP = 100.0
 PROJECTOR = "transfer.projector."
 
 
+@dataclass(frozen=True)
+class KTLSettings(Settings):
+    lamda: float = setting(
+        1.0, "server: weight of the distance to the class centroids", least=0, source="the authors' for StyleGAN-XL"
+    )
+    mu: float = setting(
+        50.0,
+        "weight of the pull to the latent vectors of generated images",
+        least=0,
+        source="the authors' for StyleGAN-XL",
+    )
+    server_epochs: int = setting(
+        100, "passes of the server over the uploaded prototypes", least=0, source="the authors' for StyleGAN-XL"
+    )
+    server_learning_rate: float = setting(
+        0.01, "learning rate of that training", above=0, source="the authors' for StyleGAN-XL"
+    )
+    noise_dim: int = setting(512, "size of the generator's latent vectors", least=1)
+    generator: str | None = setting(
+        None, "file of the pre-trained image generator: TorchScript, a program that is run; needed", type=str
+    )
+    trust_generator: bool = setting(
+        False, "load it unchecked: TorchScript that uses files, torch.export (.pt2) that can run any code"
+    )
+    ktl_server_batch: int = setting(100, "uploads in a batch of the server; BatchNorm cannot train on one", least=2)
+
+
 class clientKTL(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "mu": args.mu, "latent_dim": args.noise_dim}
+    settings = KTLSettings
 
     @staticmethod
     def local_modules(forward, hp):
         size = forward.net.head.in_features
-        return {"transfer": Transfer(size, int(hp["latent_dim"]), int(hp["num_classes"]))}
+        return {"transfer": Transfer(size, hp.noise_dim, hp.num_classes)}
 
     @staticmethod
     def local_init(params, hp):
@@ -50,17 +78,17 @@ class clientKTL(Client):
 
     @staticmethod
     def local_draw(generator, forward, size, hp):
-        return {"rank": torch.rand(int(hp["num_classes"]), generator=generator)}
+        return {"rank": torch.rand(hp.num_classes, generator=generator)}
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
         points = unit(forward(params, x)[0])
         loss = arcface_loss(points @ params["transfer.etf"], y)
-        if hp["mu"] and "images" in shared:
+        if hp.mu and "images" in shared:
             images, latents = shared["images"], shared["latents"]
             taken = state["rank"][: len(images)].argsort()[: len(x)]
             z, _ = forward.features(params, images[taken], frozen=True)
-            loss = loss + hp["mu"] * F.mse_loss(forward.call("transfer", params, z), latents[taken])
+            loss = loss + hp.mu * F.mse_loss(forward.call("transfer", params, z), latents[taken])
         return loss
 
     @staticmethod
@@ -77,7 +105,7 @@ class clientKTL(Client):
         x, y = data
         with torch.no_grad():
             points = unit(forward.call("head", params, forward.in_batches(params, x)))
-        means, counts = class_prototypes(points, y, int(hp["num_classes"]))
+        means, counts = class_prototypes(points, y, hp.num_classes)
         return state, {"prototypes": unit(means), "counts": counts.clamp(max=1).to(torch.uint8)}
 
     @staticmethod

@@ -15,18 +15,25 @@ belongs to the projection, and without it the contrast pulls on the very feature
 of 0 is FedAvg.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import subset
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import unit
 
 
+@dataclass(frozen=True)
+class MOONSettings(Settings):
+    mu: float = setting(1.0, "weight of the model-contrastive loss", least=0, source="inside the authors' 0.001 to 10")
+    tau: float = setting(0.5, "temperature of the contrast", above=0, source="the authors'")
+
+
 class clientMOON(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "mu": args.mu, "tau": args.tau}
+    settings = MOONSettings
 
     @staticmethod
     def local_init(params, hp):
@@ -37,7 +44,7 @@ class clientMOON(Client):
         logits, z, _ = forward(params, x)
         z_glob, _ = forward.features(shared, x, frozen=True)
         z_prev, _ = forward.features(subset(state, "previous."), x, frozen=True)
-        return F.cross_entropy(logits, y) + hp["mu"] * model_contrast(z, z_glob, z_prev, hp["tau"])
+        return F.cross_entropy(logits, y) + hp.mu * model_contrast(z, z_glob, z_prev, hp.tau)
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):

@@ -19,30 +19,35 @@ not met is not sent, where the code sends zeros with full weight). The code's le
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import HyperParameters, Phase, Tensors
+from flcore.clients.localrule import Phase, Tensors
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.pa import FeatureGenerator, choose
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_alignment_loss
 
 DECAY, LEAST_ALPHA = 0.98, 1e-4
 
 
+@dataclass(frozen=True)
+class PASettings(Settings):
+    pa_steps: int = setting(20, "mini-batches a round, instead of epochs", least=1)
+    pa_gen_steps: int = setting(50, "the generator's steps a round", least=1)
+    pa_alpha: float = setting(25.0, "weight of generated samples in round 0", least=0)
+    pa_beta: float = setting(5.0, "weight of the pull to prototypes in round 0", least=0)
+    pa_beta_min: float = setting(0.15, "its lower limit, as it falls by 0.98 a round", least=0)
+    noise_dim: int = setting(32, "size of the generator's noise", least=1)
+    hidden_dim: int = setting(256, "hidden units of the generator", least=1)
+    generator_learning_rate: float = setting(3e-4, "learning rate of the generator in round 0", above=0)
+
+
 class clientPA(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {
-            **super().hyperparameters(args),
-            "steps": args.pa_steps,
-            "alpha": args.pa_alpha,
-            "beta": args.pa_beta,
-            "beta_min": args.pa_beta_min,
-            "noise_dim": args.noise_dim,
-            "hidden_dim": args.hidden_dim,
-        }
+    settings = PASettings
 
     @property
     def has_BatchNorm(self) -> bool:  # noqa: N802  (PFLlib's name)
@@ -52,18 +57,16 @@ class clientPA(Client):
     @staticmethod
     def local_modules(forward, hp):
         size = forward.net.head.in_features
-        return {
-            "generator": FeatureGenerator(int(hp["noise_dim"]), int(hp["hidden_dim"]), int(hp["num_classes"]), size)
-        }
+        return {"generator": FeatureGenerator(hp.noise_dim, hp.hidden_dim, hp.num_classes, size)}
 
     @staticmethod
     def local_plan(hp):
-        return [Phase(0, ("base.", "head."), steps=int(hp["steps"]))]
+        return [Phase(0, ("base.", "head."), steps=hp.pa_steps)]
 
     @staticmethod
     def local_draw(generator, forward, size, hp):
         return {
-            "noise": torch.rand(size, int(hp["noise_dim"]), generator=generator),
+            "noise": torch.rand(size, hp.noise_dim, generator=generator),
             "uniform": torch.rand(size, generator=generator),
         }
 
@@ -81,8 +84,8 @@ class clientPA(Client):
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
-        return state, {"prototypes": class_prototypes(z, y, int(hp["num_classes"]))[0]}
+        z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
+        return state, {"prototypes": class_prototypes(z, y, hp.num_classes)[0]}
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
         """Also ``counts`` (C,): the labels met in this round, by going through its mini-batches again."""
@@ -93,10 +96,10 @@ class clientPA(Client):
         return super().message(shares)
 
 
-def alpha(hp: HyperParameters) -> float:
-    """The weight of generated samples in round ``hp["round"]``, for clients and generator; 0 stays 0."""
-    return max(LEAST_ALPHA, hp["alpha"] * DECAY ** hp["round"]) if hp["alpha"] else 0.0
+def alpha(hp: PASettings) -> float:
+    """The weight of generated samples in round ``hp.round``, for clients and generator; 0 stays 0."""
+    return max(LEAST_ALPHA, hp.pa_alpha * DECAY**hp.round) if hp.pa_alpha else 0.0
 
 
-def beta(hp: HyperParameters) -> float:
-    return max(hp["beta_min"], hp["beta"] * DECAY ** hp["round"])
+def beta(hp: PASettings) -> float:
+    return max(hp.pa_beta_min, hp.pa_beta * DECAY**hp.round)

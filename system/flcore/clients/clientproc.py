@@ -19,40 +19,46 @@ over all samples (the code drops the last batch and augments); they are first ma
 the initial network would not be used.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Forward, Phase, Tensors
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_contrastive_loss, unit
 
 MODEL = ("base.", "projection.", "classifier.")  # prefixes of the network that FedProc trains and shares
 
 
+@dataclass(frozen=True)
+class ProcSettings(Settings):
+    proc_dim: int = setting(256, "size of the projected embedding", least=1, source="the released code")
+
+
 class clientProc(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "rounds": args.global_rounds, "dim": args.proc_dim}
+    settings = ProcSettings
 
     @staticmethod
     def local_modules(forward, hp):
-        width, dim = forward.net.head.in_features, int(hp["dim"])
+        width, dim = forward.net.head.in_features, hp.proc_dim
         return {
             "projection": nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)),
-            "classifier": nn.Linear(dim, int(hp["num_classes"])),
+            "classifier": nn.Linear(dim, hp.num_classes),
         }
 
     @staticmethod
     def local_plan(hp):
-        return [Phase(int(hp["local_epochs"]), MODEL)]
+        return [Phase(hp.local_epochs, MODEL)]
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
         z = projected(forward, params, forward.features(params, x)[0])
         loss = F.cross_entropy(forward.call("classifier", params, z), y)
         if "prototypes" in shared:
-            share = min(hp["round"] / hp["rounds"], 1.0)
+            share = min(hp.round / hp.global_rounds, 1.0)
             contrast = prototype_contrastive_loss(z, y, shared["prototypes"], shared["seen"], temperature=1.0)
             loss = share * loss + (1 - share) * contrast
         return loss
@@ -62,8 +68,8 @@ class clientProc(Client):
         x, y = data
         features = forward.in_batches(params, x)
         with torch.no_grad():
-            z = clip_lengths(projected(forward, params, features), hp.get("proto_clip", 0))
-            centres, counts = class_prototypes(z, y, int(hp["num_classes"]))
+            z = clip_lengths(projected(forward, params, features), hp.proto_clip)
+            centres, counts = class_prototypes(z, y, hp.num_classes)
         return state, {"prototypes": centres, "counts": counts}
 
     @staticmethod

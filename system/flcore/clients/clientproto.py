@@ -15,35 +15,44 @@ Where paper and released code differ:
 * Before there are prototypes the head predicts; PFLlib scores 0 there.
 """
 
+from dataclasses import dataclass
+
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, nearest_prototype, prototype_alignment_loss
 
 
+@dataclass(frozen=True)
+class ProtoSettings(Settings):
+    lamda: float = setting(10.0, "weight of the pull to the global prototypes", least=0, source="PFLlib's author")
+    proto_weighting: str = setting(
+        "uniform",
+        "global prototype: plain mean over the clients that hold a class, or by their counts",
+        choices=("uniform", "count"),
+        source="the authors' code",
+    )
+
+
 class clientProto(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {
-            **super().hyperparameters(args),
-            "lamda": args.lamda,
-            "send_counts": args.proto_weighting == "count",
-        }
+    settings = ProtoSettings
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):
         logits, z, _ = forward(params, x)
         loss = F.cross_entropy(logits, y)
         if "prototypes" in shared:
-            loss = loss + hp["lamda"] * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
+            loss = loss + hp.lamda * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
         return loss
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp.get("proto_clip", 0))
-        prototypes, counts = class_prototypes(z, y, int(hp["num_classes"]))
-        return state, {"prototypes": prototypes, "counts": counts if hp["send_counts"] else counts.clamp(max=1)}
+        z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
+        prototypes, counts = class_prototypes(z, y, hp.num_classes)
+        counts = counts if hp.proto_weighting == "count" else counts.clamp(max=1)
+        return state, {"prototypes": prototypes, "counts": counts}
 
     @staticmethod
     def local_predict(forward, params, x, shared, state, hp):

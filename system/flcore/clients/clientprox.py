@@ -9,14 +9,20 @@ comparable with FedAvg's (PFLlib adds mu/2 times the norm without its square). E
 epochs (no gamma-inexactness). mu: 0.1, from the paper's grid 0.001, 0.01, 0.1, 1; PFLlib's default of 0 is FedAvg.
 """
 
+from dataclasses import dataclass
+
 from flcore.clients.clientbase import Client
+from flcore.hyperparams import Settings, setting
+
+
+@dataclass(frozen=True)
+class ProxSettings(Settings):
+    mu: float = setting(0.1, "weight of the proximal term", least=0, source="the paper's grid")
 
 
 class clientProx(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "mu": args.mu}
+    settings = ProxSettings
 
     @staticmethod
     def local_grad(grads, params, shared, state, hp):
-        return {name: grad + hp["mu"] * (params[name] - shared[name]) for name, grad in grads.items()}
+        return {name: grad + hp.mu * (params[name] - shared[name]) for name, grad in grads.items()}

@@ -7,18 +7,24 @@ authors' scripts use 10 and 1 or 5; while the head trains, the extractor is in e
 statistics of the "frozen" part do not move.
 """
 
+from dataclasses import dataclass
+
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Phase, head_loss
+from flcore.hyperparams import Settings, setting
+
+
+@dataclass(frozen=True)
+class RepSettings(Settings):
+    plocal_epochs: int = setting(1, "epochs of the head, before those of the extractor", least=0, source="PFLlib")
 
 
 class clientRep(Client):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "plocal_epochs": args.plocal_epochs}
+    settings = RepSettings
 
     @staticmethod
     def local_plan(hp):
         return [
-            Phase(int(hp["plocal_epochs"]), ("head.",), loss=head_loss, on_features=True),
-            Phase(int(hp["local_epochs"]), ("base.",)),
+            Phase(hp.plocal_epochs, ("head.",), loss=head_loss, on_features=True),
+            Phase(hp.local_epochs, ("base.",)),
         ]

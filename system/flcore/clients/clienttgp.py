@@ -5,10 +5,27 @@ At the client FedProto (which see: same loss, same pass for the prototypes, same
 the server has trained. lamda is the released code's 10 for a mean squared error; the paper's 0.1 is for a distance.
 """
 
-from flcore.clients.clientproto import clientProto
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flcore.clients.clientproto import ProtoSettings, clientProto
+from flcore.hyperparams import setting
+
+
+@dataclass(frozen=True)
+class TGPSettings(ProtoSettings):
+    proto_weighting: str = "uniform"  # nothing to choose: the server does not average
+    server_epochs: int = setting(
+        100, "passes of the server over the uploaded prototypes", least=0, source="the authors' scripts"
+    )
+    server_learning_rate: float = setting(
+        0.01, "learning rate of that training", above=0, source="the authors' scripts"
+    )
+    tgp_margin: float = setting(
+        100.0, "upper bound of the margin between prototypes", above=0, source="the authors' scripts"
+    )
 
 
 class clientTGP(clientProto):
-    @classmethod
-    def hyperparameters(cls, args):
-        return {**super().hyperparameters(args), "send_counts": False}
+    settings = TGPSettings

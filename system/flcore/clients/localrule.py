@@ -4,13 +4,15 @@ A rule is a set of static, pure functions on ``dict[str, Tensor]`` for ONE clien
 data-dependent Python branch (masks instead), so the same code runs in a plain loop and under ``torch.func.vmap``.
 `LocalRule.train` is the plain loop: the reference that every faster executor is tested against.
 
-This file imports torch only: it is also copied into PFLlib checkouts, where `LocalRule` is mixed into their `Client`.
+This file imports torch and `hyperparams` only: it is also copied into PFLlib checkouts, where `LocalRule` is mixed into
+their `Client`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,9 +21,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from flcore.hyperparams import Settings
+
 Tensors = dict[str, Tensor]
 Data = tuple[Tensor, Tensor]
-HyperParameters = dict[str, float]
 
 PASS_BATCH = 512  # samples at a time where no gradient is needed: bounds the memory, never the result
 
@@ -149,7 +152,7 @@ def subset(tensors: Tensors, prefix: str) -> Tensors:
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def build_forward(rule: type[LocalRule], net: nn.Module, x: Tensor, hp: HyperParameters) -> Forward:
+def build_forward(rule: type[LocalRule], net: nn.Module, x: Tensor, hp: Settings) -> Forward:
     """Attaches the rule's personal modules to ``net`` and wraps it, for inputs shaped like those of ``x`` (n, ...).
 
     The modules get a random stream of their own: a method whose extra modules are switched off must not differ from
@@ -157,14 +160,14 @@ def build_forward(rule: type[LocalRule], net: nn.Module, x: Tensor, hp: HyperPar
     """
     forward = Forward(net, x.new_zeros(1, *x.shape[1:]))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(hp["module_seed"]))
+        torch.manual_seed(hp.module_seed)
         for name, module in rule.local_modules(forward, hp).items():
             net.add_module(name, module.to(x.device))
     return forward
 
 
 def head_loss(
-    forward: Forward, params: Tensors, z: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: HyperParameters
+    forward: Forward, params: Tensors, z: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: Any
 ) -> Tensor:
     """Cross-entropy of the head on the extractor's output z (B, K): the loss of a phase ``on_features``."""
     return F.cross_entropy(forward.call("head", params, z), y)
@@ -201,32 +204,28 @@ class LocalRule:
     Names shared by all hooks: ``forward`` (see `Forward`), ``params`` this client's parameters and buffers, ``data``
     all its training samples (x, y), ``shared`` this round's message from the server, the same for everybody (global
     weights under their parameter names, and whatever else the method sends), ``state`` this client's own tensors from
-    earlier rounds, ``hp`` the hyper-parameters as plain numbers, while training also ``round`` and the decayed ``lr``.
-    All are read-only.
+    earlier rounds, ``hp`` the settings (an instance of the rule's ``settings``), while training with the present
+    ``round`` and the decayed ``lr``. All are read-only.
     """
 
+    settings: type[Settings] = Settings  # the dataclass of the method's settings
     stackable = True  # False: a rule that cannot run under vmap, such as a loop until convergence
 
     # ---- the rule: what an algorithm overrides -----------------------------------------------------------------------
 
     @classmethod
-    def hyperparameters(cls, args: Any) -> HyperParameters:
-        """The numbers that the hooks get as ``hp``; subclasses extend the dict."""
-        return {
-            "lr": args.local_learning_rate,
-            "lr_decay": args.learning_rate_decay_gamma if args.learning_rate_decay else 1.0,
-            "local_epochs": args.local_epochs,
-            "num_classes": args.num_classes,
-            "module_seed": getattr(args, "module_seed", 0),
-        }
+    def hyperparameters(cls, args: Any) -> Any:
+        """What the hooks get as ``hp``: the rule's ``settings`` with the values of the run's ``args``."""
+        decay = args.learning_rate_decay_gamma if args.learning_rate_decay else 1.0
+        return cls.settings.of(args, lr=args.local_learning_rate, lr_decay=decay)
 
     @staticmethod
-    def local_modules(forward: Forward, hp: HyperParameters) -> dict[str, nn.Module]:
+    def local_modules(forward: Forward, hp: Any) -> dict[str, nn.Module]:
         """Personal modules beside base and head, attached to the network under their names."""
         return {}
 
     @staticmethod
-    def local_init(params: Tensors, hp: HyperParameters) -> Tensors:
+    def local_init(params: Tensors, hp: Any) -> Tensors:
         """The state before the first round. Its keys and shapes stay the same for the whole run."""
         return {}
 
@@ -238,30 +237,30 @@ class LocalRule:
         data: Data,
         shared: Tensors,
         state: Tensors,
-        hp: HyperParameters,
+        hp: Any,
     ) -> Tensors:
         """How the download is merged into this client's parameters; here it overwrites them."""
         return {**params, **received}
 
     @staticmethod
-    def local_plan(hp: HyperParameters) -> list[Phase]:
+    def local_plan(hp: Any) -> list[Phase]:
         """The order of updates; here all parameters move together."""
-        return [Phase(int(hp["local_epochs"]))]
+        return [Phase(hp.local_epochs)]
 
     @staticmethod
     def local_loss(
-        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: HyperParameters
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: Any
     ) -> Tensor:
         """The objective on one mini-batch, a scalar mean over the batch; here cross-entropy."""
         return F.cross_entropy(forward(params, x)[0], y)
 
     @staticmethod
-    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: HyperParameters) -> Tensors:
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: Any) -> Tensors:
         """Correction of the gradients before the step."""
         return grads
 
     @staticmethod
-    def local_draw(generator: Any, forward: Forward, size: int, hp: HyperParameters) -> Tensors:
+    def local_draw(generator: Any, forward: Forward, size: int, hp: Any) -> Tensors:
         """Random numbers for one step on a batch of ``size`` samples; `local_loss` finds them in ``state``. Here none.
 
         Drawn on the CPU from the client's own ``generator`` of this round (`draws`), outside the differentiated part.
@@ -270,15 +269,13 @@ class LocalRule:
 
     @staticmethod
     def local_end(
-        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: HyperParameters
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: Any
     ) -> tuple[Tensors, Tensors]:
         """After training: the new state, and what is uploaded besides the shared weights."""
         return state, {}
 
     @staticmethod
-    def local_predict(
-        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: HyperParameters
-    ) -> Tensor:
+    def local_predict(forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: Any) -> Tensor:
         """Scores (B, num_classes), the largest wins; here the logits."""
         return forward(params, x)[0]
 
@@ -350,11 +347,11 @@ class LocalRule:
         self.end_training(params, hp)
         self.train_time_cost["total_cost"] += time.time() - started
 
-    def round_hp(self) -> HyperParameters:
-        """The hyper-parameters of this round's training."""
-        return {**self.hp, "round": self.round, "lr": self.hp["lr"] * self.hp["lr_decay"] ** self.round}
+    def round_hp(self) -> Any:
+        """The settings in this round's training."""
+        return replace(self.hp, round=self.round, lr=self.hp.lr * self.hp.lr_decay**self.round)
 
-    def phases(self, hp: HyperParameters) -> list[Phase]:
+    def phases(self, hp: Any) -> list[Phase]:
         """The rule's plan, without phases in which nothing moves."""
         return [phase for phase in self.local_plan(hp) if self.moving(phase)]
 
@@ -362,7 +359,7 @@ class LocalRule:
         """The names of the parameters that ``phase`` moves."""
         return [name for name in self.trainable if name.startswith(phase.moves)]
 
-    def end_training(self, params: Tensors, hp: HyperParameters) -> None:
+    def end_training(self, params: Tensors, hp: Any) -> None:
         """Takes over the trained ``params``, with what the rule makes of them."""
         self.state, self.upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
         self.params = params
@@ -373,7 +370,7 @@ class LocalRule:
         return None
 
     def _run(
-        self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: HyperParameters
+        self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: Any
     ) -> tuple[float, int]:
         """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""
         loss_of = phase.loss or self.local_loss
@@ -391,13 +388,13 @@ class LocalRule:
             drawn = self.local_draw(draws, self.forward, len(y), hp)
             state = self.state | {name: value.to(self.device) for name, value in drawn.items()}
             loss = partial(loss_of, self.forward, params, x, y, self.shared, state, hp)
-            total += sgd_step(loss, correct, moving, hp["lr"]) * len(y)
+            total += sgd_step(loss, correct, moving, hp.lr) * len(y)
             count += len(y)
         for value in moving.values():
             value.requires_grad_(False)
         return total.item(), count
 
-    def _correct(self, grads: Tensors, params: Tensors, hp: HyperParameters) -> Tensors:
+    def _correct(self, grads: Tensors, params: Tensors, hp: Any) -> Tensors:
         return self.local_grad(grads, params, self.shared, self.state, hp)
 
     def _steps(self, batches: Any, phase: Phase) -> Iterator[Data]:

@@ -54,10 +54,15 @@ def ensure_dataset(
     return data
 
 
+def known_datasets(root: Path | str = DATASET) -> list[str]:
+    """The data sets that are in `root` and those that can be made."""
+    there = {path.parent.name for part in ("config.json", "train") for path in Path(root).glob(f"*/{part}")}
+    return sorted(there | set(KNOWN))
+
+
 def _known_name(name: str, root: Path) -> str:
-    """`name` as it is spelled on disk, among the data sets that are there and those that can be made."""
-    there = {path.parent.name for part in ("config.json", "train") for path in root.glob(f"*/{part}")}
-    known = there | set(KNOWN)
+    """`name` as it is spelled on disk, among the known data sets."""
+    known = known_datasets(root)
     if name in known:
         return name
     spelled = {entry.lower(): entry for entry in sorted(known)}
@@ -65,7 +70,7 @@ def _known_name(name: str, root: Path) -> str:
         return spelled[name.lower()]
     near = difflib.get_close_matches(name.lower(), spelled, 1, 0.5)
     hint = f"did you mean {spelled[near[0]]}? " if near else ""
-    raise UsageError(f"there is no data set {name!r}: {hint}Known are {', '.join(sorted(known))}, in {root}")
+    raise UsageError(f"there is no data set {name!r}: {hint}Known are {', '.join(known)}, in {root}")
 
 
 def _state(data: DataSet) -> tuple[Config, str]:

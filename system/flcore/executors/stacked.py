@@ -179,7 +179,7 @@ class Stack:
         self.x, self.y = (torch.cat(parts) for parts in zip(*data, strict=True))
         self.draws = [client.draws() for client in self.clients]
 
-    def train(self, phase: Phase, hp: dict[str, float]) -> list[tuple[float, int]]:
+    def train(self, phase: Phase, hp: Any) -> list[tuple[float, int]]:
         """Runs ``phase``; of every client the sum of the loss over the samples, and their number."""
         rule, forward, shared = self.rule, self.rule.forward, self.rule.shared
         loss_of = phase.loss or rule.local_loss
@@ -211,7 +211,7 @@ class Stack:
             for chosen in index[step : step + steps, :live]:
                 drawn = self._draw(live, size, hp) if draws else {}
                 loss = partial(vmap(loss_of_one), params, x[chosen], self.y[chosen], state | drawn)
-                totals[:live] += sgd_step(loss, correct, moving, hp["lr"]) * size
+                totals[:live] += sgd_step(loss, correct, moving, hp.lr) * size
             step += steps
         return [(total, size * length) for total, length in zip(totals.tolist(), lengths, strict=True)]
 
@@ -227,7 +227,7 @@ class Stack:
             )
         return torch.cat(features)
 
-    def _draw(self, live: int, size: int, hp: dict[str, float]) -> Tensors:
+    def _draw(self, live: int, size: int, hp: Any) -> Tensors:
         drawn = stack([self.rule.local_draw(generator, self.rule.forward, size, hp) for generator in self.draws[:live]])
         return {name: value.to(self.y.device) for name, value in drawn.items()}
 

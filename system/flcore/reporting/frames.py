@@ -186,7 +186,7 @@ def read_results(paths: Sequence[Path]) -> tuple[Results, list[str]]:
         files += sorted(path.rglob("*.h5")) if path.is_dir() else [path]
         if path.is_dir() and not any(path.rglob("*.h5")):
             problems.append(f"there is no result file in {path}")
-    algorithms = [algorithm.name for algorithm in registry.ALGORITHMS]
+    algorithms = [method.name for method in registry.METHODS]
     for path in dict.fromkeys(files):
         try:
             run = read_run(path, algorithms)

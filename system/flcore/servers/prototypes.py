@@ -18,9 +18,7 @@ class PrototypeServer(RoundLoop):
     To be named before the host's server: ``class FedX(PrototypeServer, Server)``.
     """
 
-    uploads_prototypes = True
     remembers: tuple[str, ...] = ("prototypes", "seen")
-    means_only: tuple[str, ...] | None = ("",)
     weighting = "uniform"  # over the clients that hold a class; or "count", by their samples of it
     prototypes: Tensor | None = None
     seen: Tensor | None = None

@@ -5,8 +5,4 @@ from flcore.servers.serverbase import Server
 
 
 class FedAvg(Server):
-    uses = {}
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientAVG)
+    rule = clientAVG

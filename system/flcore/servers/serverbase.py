@@ -35,17 +35,11 @@ from flcore.utils.seeds import numpy_generator
 class Server(RoundLoop):
     """
     Args:
-        args: the run's arguments; ``args.model`` is the common initial network.
+        args: the run's arguments; ``args.model`` is the common initial network, ``args.method`` the registry's card.
         times: index of the repeat (``-t``).
     """
 
-    # PFLlib's algorithm-specific flags that have an effect, each with this method's default; None: not declared
-    uses: dict[str, Any] | None = None
-    sends = "all weights"  # in words, for the list of algorithms: what travels,
-    keeps = "-"  # and what a client keeps from round to round
-    uploads_prototypes = False  # class means under `prototypes`, with `counts`
-    noise_refusal = ""  # why these cannot take --proto_noise; empty: they can
-    averages = True  # False: the server takes no mean of uploads, so that --aggregate has no effect
+    rule: Any = None  # the client's half; None for a PFLlib-style server, which calls `set_clients` itself
     # attributes that a later round reads, for checkpoints; a subclass names its own ones only
     remembers: tuple[str, ...] = (
         "global_params",
@@ -57,13 +51,9 @@ class Server(RoundLoop):
         "Budget",
     )
     checkpoints: Any = None  # writes them between rounds, and resumes
-    # prefixes of the weights of which a class with a `receive_models` or `aggregate_parameters` of its own reads the
-    # mean alone; None: not said
-    means_only: tuple[str, ...] | None = None
-    reconstruction = False  # True: written without the paper's text or code, so that tables can say so
 
     def __init__(self, args: Any, times: int) -> None:
-        self.args, self.times = args, times
+        self.args, self.times, self.method = args, times, args.method
         self.algorithm, self.dataset, self.goal, self.device = args.algorithm, args.dataset, args.goal, args.device
         self.num_classes, self.batch_size, self.local_epochs = args.num_classes, args.batch_size, args.local_epochs
         self.global_rounds, self.eval_gap = args.global_rounds, args.eval_gap
@@ -104,6 +94,9 @@ class Server(RoundLoop):
         self.bytes_down = self.bytes_up = 0
         self._round_uploads: RoundUploads | None = None
         self.Budget: list[float] = []
+        if self.rule is not None:
+            self.hp = self.rule.hyperparameters(args)
+            self.set_clients(self.rule)
 
     @classmethod
     def has_own_loop(cls) -> bool:
@@ -199,7 +192,7 @@ class Server(RoundLoop):
         if any(self.attackers):
             self._record(rs_attackers=np.array(self.attackers, dtype=int))
         own = self.has_own_loop() or not self.clients[0].has_rule()
-        if self.args.aggregate != "mean" and (own or not self.averages):
+        if self.args.aggregate != "mean" and (own or not self.method.averages):
             print(f"note: --aggregate has no effect on {self.algorithm}, whose server takes no mean of messages")
         if self.args.attack in ("signflip", "noise") and own:
             print(f"note: --attack {self.args.attack} has no effect on {self.algorithm}, which sends no messages")
@@ -287,13 +280,6 @@ class Server(RoundLoop):
         if self._round_uploads is None or self._round_uploads.round != self.current_round:
             self._round_uploads = RoundUploads(self)
         return self._round_uploads
-
-    def reads_mean_of(self) -> tuple[str, ...]:
-        """Prefixes of the weights of which this server needs the mean alone, not every client's upload."""
-        if self.means_only is not None:
-            return self.means_only
-        own = ("receive_models", "aggregate_parameters")
-        return ("",) if all(getattr(type(self), name) is getattr(Server, name) for name in own) else ()
 
     def collect(self) -> None:
         """Takes the uploads that arrive in time and are finite; see `RoundUploads`."""

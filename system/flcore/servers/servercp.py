@@ -5,11 +5,5 @@ from flcore.servers.serverbase import Server
 
 
 class FedCP(Server):
+    rule = clientCP
     shares = ("base.", "head.", "cpn.")
-    uses = {"lamda": 5.0}
-    sends = "extractor, mixed head, policy network"
-    keeps = "head"
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientCP)

@@ -9,23 +9,16 @@ import torch
 from flcore.clients.clientdbe import clientDBE
 from flcore.servers.messages import message_bytes
 from flcore.servers.serverbase import Server
-from flcore.utils.errors import UsageError
 
 
 class FedDBE(Server):
+    rule = clientDBE
     shares = ("base.", "head.")
-    uses = {"kl_weight": 50.0, "momentum": 1.0}
-    sends = "all weights; once: mean embedding"
-    keeps = "bias of the embedding"
     remembers = ("consensus",)
-    means_only = ("",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
-        if args.momentum == 0:
-            raise UsageError("-mo 0: FedDBE's running mean would never move; give a value above 0, 1 is the authors'.")
         self.consensus: torch.Tensor | None = None  # (K,)
-        self.set_clients(clientDBE)
 
     def send_models(self) -> None:
         if self.consensus is None:

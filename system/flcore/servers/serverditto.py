@@ -5,10 +5,5 @@ from flcore.servers.serverbase import Server
 
 
 class Ditto(Server):
+    rule = clientDitto
     shares = ("base.", "head.")
-    uses = {"mu": 1.0, "plocal_epochs": 1}
-    keeps = "personal model"
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientDitto)

@@ -16,24 +16,16 @@ from flcore.utils.seeds import torch_generator
 
 
 class FedGH(Server):
+    rule = clientGH
     shares = ("head.",)
-    uses = {"server_epochs": 100, "server_learning_rate": 0.01}
-    averages = False
-    sends = "down: head; up: class prototypes"
-    keeps = "extractor"
-    uploads_prototypes = True
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientGH)
 
     def aggregate_parameters(self):
         z, y = as_samples(*stack_uploads(self.uploaded_models))
         generator = torch_generator(self.args.seed, self.times, self.current_round, "head")
         forward = self.clients[0].forward
         head = {name: value.clone().requires_grad_() for name, value in self.shared_weights().items()}
-        optimizer = torch.optim.SGD(head.values(), lr=self.args.server_learning_rate)
-        for _ in range(self.args.server_epochs):
+        optimizer = torch.optim.SGD(head.values(), lr=self.hp.server_learning_rate)
+        for _ in range(self.hp.server_epochs):
             for part in shuffled(len(y), self.batch_size, generator, self.device):
                 optimizer.zero_grad()
                 F.cross_entropy(forward.call("head", head, z[part]), y[part]).backward()

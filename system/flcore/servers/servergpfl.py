@@ -5,11 +5,5 @@ from flcore.servers.serverbase import Server
 
 
 class GPFL(Server):
+    rule = clientGPFL
     shares = ("base.", "gce.", "cov.")
-    uses = {"lamda": 0.01, "mu": 0.1}
-    sends = "extractor, class embeddings, conditional valve"
-    keeps = "head"
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientGPFL)

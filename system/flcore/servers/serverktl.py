@@ -17,7 +17,6 @@ the image of a random vector.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import torch
@@ -34,17 +33,11 @@ from flcore.utils.seeds import numpy_generator, torch_generator
 
 
 class FedKTL(Server):
+    rule = clientKTL
     shares = ()
-    uses = {"lamda": 1.0, "mu": 50.0, "server_epochs": 100, "server_learning_rate": 0.01, "noise_dim": 512}
-    averages = False
-    sends = "down: an image and its latent vector for each class; up: class prototypes"
-    keeps = "all weights"
-    uploads_prototypes = True
-    noise_refusal = "its prototypes are scaled to length 1 after averaging, which undoes the bound that noise needs."
     remembers = ("seen", "pairs", "transformer", "centroids")
 
     def __init__(self, args: Any, times: int) -> None:
-        super().__init__(args, times)
         if not args.generator:
             raise UsageError(
                 "FedKTL needs a pre-trained image generator: --generator FILE. docs/fedktl.md says what may be in it; "
@@ -52,7 +45,9 @@ class FedKTL(Server):
             )
         if len(args.shape) != 3:
             raise UsageError(f"FedKTL works on images, but a sample of {args.dataset} has shape {tuple(args.shape)}.")
-        self.generator = ImageGenerator(args.generator, args.noise_dim, args.shape, self.device, args.trust_generator)
+        super().__init__(args, times)
+        hp = self.hp
+        self.generator = ImageGenerator(hp.generator, hp.noise_dim, args.shape, self.device, hp.trust_generator)
         self.seen = torch.zeros(self.num_classes, dtype=torch.bool, device=self.device)  # has ever been uploaded
         self.pairs: dict[str, Tensor] = {}  # of the classes seen, in their order
         with torch.random.fork_rng(devices=[]):
@@ -61,10 +56,9 @@ class FedKTL(Server):
                 nn.Linear(self.num_classes, self.num_classes),
                 nn.BatchNorm1d(self.num_classes),
                 nn.ReLU(),
-                nn.Linear(self.num_classes, args.noise_dim),
+                nn.Linear(self.num_classes, hp.noise_dim),
             ).to(self.device)
-        self.centroids = nn.Parameter(torch.zeros(self.num_classes, args.noise_dim, device=self.device))
-        self.set_clients(clientKTL)
+        self.centroids = nn.Parameter(torch.zeros(self.num_classes, hp.noise_dim, device=self.device))
 
     def send_models(self) -> None:
         self.broadcast(self.pairs)
@@ -91,37 +85,19 @@ class FedKTL(Server):
         """Trains F and the centroids on the uploads ``points`` (n, C) of classes y (n,)."""
         draw = torch_generator(self.args.seed, self.times, self.current_round, "feature transformer")
         trained = [*self.transformer.parameters(), self.centroids]
-        optimizer = torch.optim.Adam(trained, lr=self.args.server_learning_rate)
+        optimizer = torch.optim.Adam(trained, lr=self.hp.server_learning_rate)
         self.transformer.train()
-        for _ in range(self.args.server_epochs):
+        for _ in range(self.hp.server_epochs):
             order = torch.randperm(len(y), generator=draw).to(self.device)
-            for part in batches_of_two_or_more(order, self.args.ktl_server_batch):
+            for part in batches_of_two_or_more(order, self.hp.ktl_server_batch):
                 features = self.transformer(points[part])
                 typical = self.generator.latents(len(part), draw)
                 loss = squared_mmd(features, typical)
-                loss = loss + self.args.lamda * F.mse_loss(features, self.centroids[y[part]])
+                loss = loss + self.hp.lamda * F.mse_loss(features, self.centroids[y[part]])
                 optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(trained, CLIP)
                 optimizer.step()
-
-    @staticmethod
-    def add_args(parser: argparse.ArgumentParser) -> None:
-        """The flags that PFLlib lacks."""
-        group = parser.add_argument_group("FedKTL")
-        group.add_argument(
-            "--generator",
-            metavar="FILE",
-            help="pre-trained image generator: TorchScript, a program that is run; its latent size is -nd",
-        )
-        group.add_argument(
-            "--trust_generator",
-            action="store_true",
-            help="load it unchecked: TorchScript that uses files, torch.export (.pt2) that can run any code",
-        )
-        group.add_argument(
-            "--ktl_server_batch", type=at_least_two, default=100, metavar="N", help="uploads in a batch of the server"
-        )
 
 
 def batches_of_two_or_more(order: Tensor, size: int) -> list[Tensor]:
@@ -131,10 +107,3 @@ def batches_of_two_or_more(order: Tensor, size: int) -> list[Tensor]:
         last = pieces.pop()
         pieces[-1:] = [torch.cat([piece, last]) for piece in pieces[-1:]]
     return pieces
-
-
-def at_least_two(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"must be 2 or more, not {text}: BatchNorm cannot train on one")
-    return value

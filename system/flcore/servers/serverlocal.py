@@ -5,12 +5,5 @@ from flcore.servers.serverbase import Server
 
 
 class Local(Server):
+    rule = clientLocal
     shares = ()
-    uses = {}
-    averages = False
-    sends = "nothing"
-    keeps = "all weights"
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientLocal)

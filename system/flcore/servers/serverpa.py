@@ -13,8 +13,8 @@ keeps its prototype; the code sets it to 0 and pulls features there.
 
 from __future__ import annotations
 
-import argparse
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ import torch
 from flcore.clients.clientpa import DECAY, alpha, clientPA
 from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server
-from flcore.servers.servercpd import positive, weight
 from flcore.trainmodel.pa import choose, distance_to_prototypes, diversity, fidelity
 from flcore.trainmodel.prototypes import stack_uploads
 from flcore.utils.seeds import torch_generator
@@ -33,20 +32,16 @@ BATCH = 32  # the authors'; taken where -lbs names none
 
 
 class FedPA(PrototypeServer, Server):
+    rule = clientPA
     shares = ("base.", "head.")
     weighting = "count"
-    uses = {"noise_dim": 32, "hidden_dim": 256, "generator_learning_rate": 3e-4}
-    sends = "all weights, class prototypes; down: generator"
-    keeps = "nothing"
     remembers = ("generator", "optimizer")
-    means_only = ("base.",)
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
-        self.set_clients(clientPA)
         self.generator = copy.deepcopy(self.clients[0].forward.net.generator).train()
         self.optimizer = torch.optim.Adam(
-            self.generator.parameters(), lr=args.generator_learning_rate, weight_decay=WEIGHT_DECAY
+            self.generator.parameters(), lr=self.hp.generator_learning_rate, weight_decay=WEIGHT_DECAY
         )
 
     def send_models(self) -> None:
@@ -67,15 +62,15 @@ class FedPA(PrototypeServer, Server):
         if not met.any():
             return
         client, known = self.clients[0], self.known()
-        hp = {**client.hp, "round": self.current_round}
+        hp = replace(client.hp, round=self.current_round)
         names = [name for name in self.shared_weights() if name.startswith("head.")]
         heads = {name: torch.stack([upload[name] for upload in self.uploaded_models]) for name in names}
         size = max(2, self.batch_size if self.batch_size > 0 else BATCH)  # BatchNorm needs two
         draw = torch_generator(self.args.seed, self.times, self.current_round, "generator")
         for group in self.optimizer.param_groups:
-            group["lr"] = self.args.generator_learning_rate * DECAY**self.current_round
-        for _ in range(self.args.pa_gen_steps):
-            noise = torch.rand(size, int(hp["noise_dim"]), generator=draw).to(self.device)
+            group["lr"] = self.hp.generator_learning_rate * DECAY**self.current_round
+        for _ in range(self.hp.pa_gen_steps):
+            noise = torch.rand(size, hp.noise_dim, generator=draw).to(self.device)
             labels = choose(torch.rand(size, generator=draw).to(self.device), met)
             features = self.generator(noise, labels)
             logits = torch.func.vmap(lambda head, z=features: client.forward.call("head", head, z))(heads)
@@ -87,15 +82,3 @@ class FedPA(PrototypeServer, Server):
             self.optimizer.step()
         trained = {f"generator.{name}": value.clone() for name, value in self.generator.state_dict().items()}
         self.global_params = {**self.global_params, **trained}
-
-    @staticmethod
-    def add_args(parser: argparse.ArgumentParser) -> None:
-        """The flags that PFLlib lacks."""
-        group = parser.add_argument_group("FedPA")
-        group.add_argument("--pa_steps", type=positive(int), default=20, help="mini-batches a round, instead of epochs")
-        group.add_argument("--pa_gen_steps", type=positive(int), default=50, help="the generator's steps a round")
-        group.add_argument("--pa_alpha", type=weight, default=25.0, help="weight of generated samples in round 0")
-        group.add_argument("--pa_beta", type=weight, default=5.0, help="weight of the pull to prototypes in round 0")
-        group.add_argument(
-            "--pa_beta_min", type=weight, default=0.15, help="its lower limit, as it falls by 0.98 a round"
-        )

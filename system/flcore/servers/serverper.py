@@ -5,11 +5,5 @@ from flcore.servers.serverbase import Server
 
 
 class FedPer(Server):
+    rule = clientPer
     shares = ("base.",)
-    uses = {}
-    sends = "extractor"
-    keeps = "head"
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientPer)

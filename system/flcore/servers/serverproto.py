@@ -11,21 +11,9 @@ from flcore.servers.serverbase import Server
 
 
 class FedProto(PrototypeServer, Server):
+    rule = clientProto
     shares = ()
-    uses = {"lamda": 10.0}
-    sends = "class prototypes"
-    keeps = "all weights"
 
     def __init__(self, args, times):
         super().__init__(args, times)
-        self.weighting = args.proto_weighting
-        self.set_clients(clientProto)
-
-    @staticmethod
-    def add_args(parser):
-        parser.add_argument_group("FedProto").add_argument(
-            "--proto_weighting",
-            choices=("uniform", "count"),
-            default="uniform",
-            help="global prototype: plain mean over the clients that hold a class, or by their counts",
-        )
+        self.weighting = self.hp.proto_weighting

@@ -5,11 +5,5 @@ from flcore.servers.serverbase import Server
 
 
 class FedRep(Server):
+    rule = clientRep
     shares = ("base.",)
-    uses = {"plocal_epochs": 1}
-    sends = "extractor"
-    keeps = "head"
-
-    def __init__(self, args, times):
-        super().__init__(args, times)
-        self.set_clients(clientRep)

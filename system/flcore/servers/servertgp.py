@@ -23,34 +23,23 @@ from torch.nn import functional as F
 from flcore.clients.clienttgp import clientTGP
 from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server, ratio
-from flcore.servers.servercpd import positive
 from flcore.trainmodel.prototypes import aggregate_prototypes, as_samples, distances, shuffled, stack_uploads
 from flcore.utils.seeds import numpy_generator, torch_generator
 
 
 class FedTGP(PrototypeServer, Server):
+    rule = clientTGP
     shares = ()
-    uses = {"lamda": 10.0, "server_epochs": 100, "server_learning_rate": 0.01}
-    averages = False
-    sends = "class prototypes"
-    keeps = "all weights"
     remembers = ("network",)
 
     def __init__(self, args, times):
         super().__init__(args, times)
-        self.set_clients(clientTGP)
         self.network = self.new_network(self.clients[0].forward.net.head.in_features)
-
-    @staticmethod
-    def add_args(parser):
-        parser.add_argument_group("FedTGP").add_argument(
-            "--tgp_margin", type=positive(float), default=100.0, help="upper bound of the margin between prototypes"
-        )
 
     def aggregate_parameters(self):
         prototypes, counts = stack_uploads(self.uploaded_models)
         centres, here = aggregate_prototypes(prototypes, counts, None, None)
-        loss = self.fit(self.network, *as_samples(prototypes, counts), margin(centres, here, self.args.tgp_margin))
+        loss = self.fit(self.network, *as_samples(prototypes, counts), margin(centres, here, self.hp.tgp_margin))
         self._record(rs_server_loss=loss)
         with torch.no_grad():
             self.prototypes = self.network()
@@ -65,9 +54,9 @@ class FedTGP(PrototypeServer, Server):
     def fit(self, network: TrainablePrototypes, prototypes: Tensor, y: Tensor, bound: Tensor) -> float:
         """Trains on ``prototypes`` (n,K) with labels y (n,); returns the last pass's mean loss, nan without one."""
         generator = torch_generator(self.args.seed, self.times, self.current_round, "prototypes")
-        optimizer = torch.optim.SGD(network.parameters(), lr=self.args.server_learning_rate)
+        optimizer = torch.optim.SGD(network.parameters(), lr=self.hp.server_learning_rate)
         total = torch.full((), torch.nan, device=self.device)
-        for _ in range(self.args.server_epochs):
+        for _ in range(self.hp.server_epochs):
             total = torch.zeros((), device=self.device)
             for part in shuffled(len(y), self.batch_size, generator, self.device):
                 loss = margin_loss(prototypes[part], y[part], network(), bound)

@@ -51,6 +51,7 @@ _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "FedAvgMLP": lambda shape, num_classes: FedAvgMLP(prod(shape), num_classes),
     "ResNet18": _resnet18,
 }
+MODELS = tuple(_BUILDERS)  # PFLlib's -m strings
 _CLASS_NAMES = {"FedAvgCNN": "CNN", "Mclr_Logistic": "MLR"}  # PFLlib's class names mean the same networks
 
 

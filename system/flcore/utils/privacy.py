@@ -15,16 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flcore.utils.cli import ours
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import torch_generator
 
-FLAGS = ("proto_min_count", "proto_noise", "proto_clip", "dp_delta")
+FLAGS = tuple(flag.name for flag in ours.PROTOTYPES)
 ORDERS = 1 + np.geomspace(1e-3, 1e4, 500)  # of Renyi divergences; the best one is taken
-
-
-def heeded(server: Any) -> tuple[str, ...]:
-    """The flags of this file that have an effect on a method, given by its server class."""
-    return FLAGS if server.uploads_prototypes else ()
 
 
 def guarantee(args: Any, server: Any) -> dict[str, Any]:
@@ -33,12 +29,12 @@ def guarantee(args: Any, server: Any) -> dict[str, Any]:
     Raises:
         UsageError: the method's uploads cannot take noise, or opacus is not installed.
     """
-    if server.uses is None and (typed := sorted(getattr(args, "given", frozenset()).intersection(FLAGS))):
+    if server.rule is None and (typed := sorted(getattr(args, "given", frozenset()).intersection(FLAGS))):
         print(f"note: --{', --'.join(typed)} without effect: {args.algorithm} brings its own clients and messages")
-    if not args.proto_noise or not server.uploads_prototypes:
+    if not args.proto_noise or not server.method.prototypes:
         return {}
-    if server.noise_refusal:
-        raise UsageError(f"--proto_noise {args.proto_noise:g} with {args.algorithm}: {server.noise_refusal}")
+    if server.method.noise_refusal:
+        raise UsageError(f"--proto_noise {args.proto_noise:g} with {args.algorithm}: {server.method.noise_refusal}")
     one, all_rounds = (epsilon(args.proto_noise, rounds, args.dp_delta) for rounds in (1, args.global_rounds))
     print(
         f"prototype noise {args.proto_noise:g}, clip {args.proto_clip:g}: the prototypes of a round are "

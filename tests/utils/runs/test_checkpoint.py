@@ -14,7 +14,7 @@ import torch
 
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import ALGORITHMS
+from flcore.registry import METHODS
 from flcore.utils import interrupt
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs import checkpoint, claim, run_state
@@ -46,7 +46,7 @@ def whole(make_server, algorithm, *flags, model="MLR", **options):
     return everything(server)
 
 
-@pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
+@pytest.mark.parametrize("algorithm", [line.name for line in METHODS])
 def test_a_stopped_run_ends_like_one_that_was_not_and_with_other_means(make_server, start, tmp_path, algorithm):
     """It goes on with threads and with the clients' state on disk, which compute the same."""
     flags = ("-jr", "0.75", "-cdr", "0.4", "-eg", "2", "-se", "3", "--pa_gen_steps", "3", "--pa_steps", "3")
@@ -71,7 +71,7 @@ def test_a_stopped_run_ends_like_one_that_was_not_and_with_other_means(make_serv
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", [line.name for line in ALGORITHMS])
+@pytest.mark.parametrize("algorithm", [line.name for line in METHODS])
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_a_run_stopped_in_any_round(make_server, start, algorithm, stop):
     flags = ("-gr", "4", "-nnc", "1", "-ften", "1", "-ab", "-tc", "5", "-ld", "-nc", "3")

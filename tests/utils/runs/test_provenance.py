@@ -7,13 +7,18 @@ import subprocess
 import numpy as np
 import torch
 
-from flcore.utils.args import make_parser, parse
+from flcore import registry
+from flcore.utils import cli
 from flcore.utils.runs import provenance
 from flcore.utils.runs.provenance import run_info, run_settings, settings_digest
 
 
+def arguments(words):
+    return cli.read(words, registry.find("FedAvg"), registry.METHODS).namespace()
+
+
 def settings_of(*words):
-    return run_settings(parse(make_parser(), words), "d1")
+    return run_settings(arguments(words), "d1")
 
 
 def test_settings_are_what_decides_the_numbers():
@@ -24,9 +29,9 @@ def test_settings_are_what_decides_the_numbers():
         == base
     )
     assert settings_of("-lr", "0.02") == base | {"local_learning_rate": 0.02}
-    ignored = run_settings(parse(make_parser(), ["-lam", "7"]), "d1", {"lamda"})
+    ignored = run_settings(arguments(["-lam", "7"]), "d1", {"lamda"})
     assert ignored == {name: value for name, value in base.items() if name != "lamda"}
-    assert run_settings(parse(make_parser(), []), "d2") == base | {"data_digest": "d2"}
+    assert run_settings(arguments([]), "d2") == base | {"data_digest": "d2"}
 
 
 def test_digest_ignores_order_only():
@@ -36,7 +41,7 @@ def test_digest_ignores_order_only():
 
 
 def test_run_info_is_complete_and_json(tmp_path):
-    args = parse(make_parser(), ["-lr", "0.1", "-sd", "3"])
+    args = arguments(["-lr", "0.1", "-sd", "3"])
     args.model, args.device, args.shape = torch.nn.Linear(2, 2), torch.device("cpu"), (1, 28, 28)
     info = run_info(args, {"evaluation_point": "A", "sizes": np.array([1, 2])})
     assert json.loads(json.dumps(info, allow_nan=False)) == info

@@ -45,7 +45,7 @@ class RoundUploads:
         """The round's participants in parts of a bounded size, or in one if the server reads every upload."""
         server = self.server
         whole = server.args.aggregate != "mean" or server.dlg_eval or not all(client.has_rule() for client in clients)
-        names = () if whole else [name for name in server.shared_weights() if name.startswith(server.reads_mean_of())]
+        names = () if whole else [name for name in server.shared_weights() if name.startswith(server.method.means_only)]
         if not names:
             return [clients]
         one = sum(server.global_params[name].nbytes for name in names)

@@ -16,8 +16,9 @@ from flcore.utils.paths import REPO
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
-NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads", "given"}
+NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads"}
 NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
+NOT_SETTINGS |= {"given", "method"}  # not values
 
 
 def plain(value: Any) -> Any:
@@ -86,7 +87,7 @@ def run_info(args: argparse.Namespace, extra: Mapping[str, Any] | None = None) -
     commit = _git("rev-parse", "HEAD") if ours else None
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     info: dict[str, Any] = {
-        "arguments": {name: plain(value) for name, value in sorted(vars(args).items()) if name != "given"},
+        "arguments": {n: plain(v) for n, v in sorted(vars(args).items()) if n not in ("given", "method")},
         "given": sorted(getattr(args, "given", ())),
         "seed": getattr(args, "seed", None),
         "versions": {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES},

@@ -5,22 +5,28 @@ import sys
 import pytest
 import torch
 
-from flcore.utils.args import FLAGS, IDLE, describe_ignored, idle_flags, make_parser, parse, resolve_device
+from flcore import registry
+from flcore.utils import cli
+from flcore.utils.cli import ours, pfllib, resolve_device
+from flcore.utils.cli.parser import COMMON, make_parser
 from flcore.utils.errors import UsageError
 from support import REPO
 
-SYSTEM = REPO / "system"
+FLAGS = [*(flag for _, flags in COMMON for flag in flags), *ours.PROTOTYPES, *pfllib.METHODS, *pfllib.IDLE]
+
+
+def arguments(*words):
+    return cli.read(words, registry.find(cli.algorithm_in(words)), registry.METHODS)
 
 
 def read(*words):
-    return parse(make_parser(), words)
+    return arguments(*words).namespace()
 
 
-def refused(capsys, *words):
-    with pytest.raises(SystemExit) as end:
+def refused(*words):
+    with pytest.raises(UsageError) as error:
         read(*words)
-    assert end.value.code == 2
-    return capsys.readouterr().err
+    return str(error.value)
 
 
 def test_a_pfllib_command_line_is_understood():
@@ -44,7 +50,7 @@ def test_defaults_are_the_papers_protocol():
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.type is bool], ids=lambda flag: flag.name)
-def test_booleans_say_what_is_written(flag, capsys):
+def test_booleans_say_what_is_written(flag):
     name = flag.spellings[0]
     assert getattr(read(), flag.name) is False
     assert getattr(read(name), flag.name) is True
@@ -53,7 +59,7 @@ def test_booleans_say_what_is_written(flag, capsys):
     for word in ("False", "false", "0", "no"):
         assert getattr(read(name, word), flag.name) is False
     assert getattr(read(f"--no-{flag.name}"), flag.name) is False
-    assert f"--{flag.name}: must be True or False, not 'flase'" in refused(capsys, name, "flase")
+    assert f"--{flag.name}: must be True or False, not 'flase'" in refused(name, "flase")
 
 
 def test_a_boolean_without_value_leaves_the_next_flag_alone():
@@ -96,105 +102,148 @@ def test_a_boolean_without_value_leaves_the_next_flag_alone():
         ("-ex", ["auto", "loop"], ["fast"]),
     ],
 )
-def test_ranges_are_checked_and_the_flag_is_named(short, good, bad, capsys):
+def test_ranges_are_checked_and_the_flag_is_named(short, good, bad):
     flag = next(flag for flag in FLAGS if short in flag.spellings)
     for word in good:
-        assert getattr(read(short, word), flag.name) == flag.type(word)
+        assert getattr(read(short, word), flag.name) == flag.read(word)
     for word in bad:
-        message = refused(capsys, short, word)
-        assert flag.label in message and word in message and len(message.splitlines()) == 2
+        message = refused(short, word)
+        assert flag.label in message and word in message and len(message.splitlines()) == 1
 
 
-def test_the_first_repeat_lies_below_the_number_of_repeats(capsys):
+def test_the_first_repeat_lies_below_the_number_of_repeats():
     assert read("-pv", "2", "-t", "3").prev == 2
-    assert "-pv/--prev: must be below -t/--times (3)" in refused(capsys, "-pv", "3", "-t", "3")
+    assert "-pv/--prev: must be below -t/--times (3)" in refused("-pv", "3", "-t", "3")
 
 
-def test_names_are_not_completed(capsys):
-    assert "--local_ep" in refused(capsys, "--local_ep", "3")
+def test_names_are_not_completed_and_the_nearest_one_is_named():
+    assert refused("--local_ep", "3") == "--local_ep: no such flag. Did you mean --local_epochs?"
 
 
 def test_given_is_what_was_typed():
-    assert read().given == frozenset()
-    typed = read("-gr", "200", "--no-auto_break", "-ld", "--seed=0", "-nb", "4").given  # also where it is the default
+    assert arguments().given == frozenset()
+    typed = arguments("-gr", "200", "--no-auto_break", "-ld", "--seed=0", "-nb", "4").given  # also the default
     assert typed == {"global_rounds", "auto_break", "learning_rate_decay", "seed", "num_classes"}
 
 
-def test_an_old_spelling_works_with_a_note(capsys):
+def test_an_old_spelling_works_with_a_note():
     assert read("-nb", "100").num_classes == 100
-    assert "-nb is an old spelling of --num_classes" in capsys.readouterr().err
-    read("-ncl", "100")
-    assert capsys.readouterr().err == ""
+    assert arguments("-nb", "100").notes == ("note: -nb is an old spelling of --num_classes",)
+    assert arguments("-ncl", "100").notes == ()
 
 
 def test_flags_without_effect_are_told():
-    parser = make_parser()
-    parser.add_argument("--cpd_align", type=float, default=1.0)
-    words = "-algo FedRep -lam 2 -pls 1 -vs 5 -gr 3 --cpd_align 0".split()
-    assert describe_ignored(parse(parser, words), {"plocal_epochs"}) == [
+    assert arguments(*"-algo FedRep -lam 2 -pls 1 -vs 5 -gr 3 --cpd_align 0".split()).notes == (
         "note: --cpd_align has no effect on FedRep",
         "note: -lam/--lamda has no effect on FedRep",
         "note: -vs/--vocab_size is accepted but has no effect yet",
-    ]
-    assert describe_ignored(parse(parser, words), {"plocal_epochs", "lamda", "cpd_align", "vocab_size"}) == []
-    assert describe_ignored(parse(parser, ["-algo", "FedRep"]), set()) == []
+    )
+    assert arguments("-algo", "FedRep").notes == ()
 
 
 def test_a_term_that_is_switched_off_is_told():
-    args = parse(make_parser(), ["-algo", "FedProx", "-mu", "0", "-lam", "0"])
-    assert describe_ignored(args, {"mu"}) == [
+    assert arguments("-algo", "FedProx", "-mu", "0", "-lam", "0").notes == (
         "note: -mu/--mu 0 switches a term of FedProx off",
         "note: -lam/--lamda has no effect on FedProx",
-    ]
-    assert describe_ignored(parse(make_parser(), ["-algo", "FedProx", "-mu", "0.1"]), {"mu"}) == []
+    )
+    assert arguments("-algo", "FedProx", "-mu", "0.1").notes == ()
 
 
 def test_a_flag_that_needs_another_is_told_and_makes_no_other_settings():
-    args = parse(make_parser(), ["-algo", "FedAvg", "--trim", "0.2", "--attack_rate", "0.3"])
-    assert describe_ignored(args, set()) == [
+    found = arguments("-algo", "FedAvg", "--trim", "0.2", "--attack_rate", "0.3")
+    assert found.notes == (
         "note: --attack_rate has no effect without --attack",
         "note: --trim has no effect without --aggregate",
-    ]
-    assert {"trim", "attack_rate"} <= idle_flags(args)
-    args = parse(make_parser(), ["--trim", "0.2", "--aggregate", "krum", "--attack_rate", "0.3", "--attack", "noise"])
-    assert describe_ignored(args, set()) == [] and not {"trim", "attack_rate"} & idle_flags(args)
+    )
+    assert not {"trim", "attack_rate"} & found.used
+    found = arguments("--trim", "0.2", "--aggregate", "krum", "--attack_rate", "0.3", "--attack", "noise")
+    assert found.notes == () and {"trim", "attack_rate"} <= found.used
 
 
-def test_flags_that_do_nothing_yet_are_in_their_own_group():
-    idle = {flag.short for flag in FLAGS if flag.group == IDLE}
-    assert idle == set("-sfn -fd -vs -ml".split())
+def test_keywords_mean_what_the_flags_mean():
+    method = registry.find("FedCPD")
+    words = ["-algo", "FedCPD", "-gr", "3", "--cpd_align", "5", "-ld", "-mu", "1"]
+    given = {"algorithm": "FedCPD", "global_rounds": 3, "cpd_align": 5, "learning_rate_decay": True, "mu": 1}
+    assert cli.settle(method, given, registry.METHODS) == cli.read(words, method, registry.METHODS)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cpd_alin": 1.0}, "cpd_alin: no such setting. Did you mean cpd_align?"),
+        ({"cpd_align": -1}, "cpd_align: must be 0 or more, not -1.0"),
+        ({"num_clients": 2.5}, "num_clients: must be a whole number, not 2.5"),
+        ({"num_clients": True}, "num_clients: must be a whole number, not True"),
+        ({"local_learning_rate": float("nan")}, "local_learning_rate: must be a finite number, not nan"),
+        ({"learning_rate_decay": 1}, "learning_rate_decay: must be True or False, not 1"),
+        ({"cpd_proto_weighting": "counts"}, "cpd_proto_weighting: must be uniform, count, not 'counts'"),
+        ({"batch_size": 0}, "batch_size: must be 1 or more, or -1 for one batch of all samples, not 0"),
+    ],
+)
+def test_wrong_keywords_are_refused(given, message):
+    with pytest.raises(UsageError) as error:
+        cli.settle(registry.find("FedCPD"), given, registry.METHODS)
+    assert str(error.value) == message
+
+
+def test_another_methods_keyword_is_noted():
+    found = cli.settle(registry.find("FedRep"), {"cpd_align": 5.0, "global_rounds": 7}, registry.METHODS)
+    assert found.notes == ("note: --cpd_align has no effect on FedRep",)
+    assert found.values["global_rounds"] == 7 and "cpd_align" not in found.values
 
 
 def test_names_are_unique_and_no_default_breaks_its_own_limit():
     spellings = [spelling for flag in FLAGS for spelling in flag.spellings]
     assert len(spellings) == len(set(spellings))
     for flag in FLAGS:
-        if flag.limit and flag.default is not None:
-            assert flag.limit.holds(flag.default), flag.name
+        assert flag.check(flag.default) == flag.default, flag.name
+
+
+def help_of(*words):
+    """The titles of --help's groups in their order, and the lines under each."""
+    method = registry.find(cli.algorithm_in(words))
+    text = make_parser(method, registry.METHODS, {"model": ["CNN", "DNN"]}, all=not words).format_help()
+    groups = {}
+    for block in text.split("\n\n"):
+        title, _, lines = block.partition(":\n")
+        groups[title.strip()] = " ".join(lines.split())
+    return groups
+
+
+def test_help_shows_what_the_method_uses_first_with_its_own_defaults():
+    groups = help_of("-algo", "MOON")
+    titles = list(groups)
+    assert titles[1:4] == ["options", "settings of MOON", "general"]
+    assert titles[-2] == "PFLlib's flags without effect on MOON"
+    assert "-mu X, --mu X weight of the model-contrastive loss (default: 1.0)" in groups["settings of MOON"]
+    assert "-tau X, --tau X temperature of the contrast (default: 0.5)" in groups["settings of MOON"]
+    assert "--lamda" in groups[titles[-2]] and "--mu" not in groups[titles[-2]]
+    assert "--cpd_fd" not in str(groups)
+
+
+def test_help_without_a_method_tells_of_all():
+    groups = help_of()
+    titles = list(groups)
+    settings = groups["settings of single methods (-algo ALGORITHM --help: those of one)"]
+    assert "FedProx: weight of the proximal term (default: 0.1)" in settings and "--cpd_fd" in settings
+    assert titles[-2] == "PFLlib's flags that serve no method here"
+    assert "--p_learning_rate" in groups[titles[-2]] and "--mu" not in groups[titles[-2]]
+    assert "method to run: Local, FedAvg, FedProx" in groups["general"] and "network: CNN, DNN" in groups["general"]
 
 
 def test_help_describes_every_flag_with_its_default():
-    text = " ".join(make_parser().format_help().split())
+    text = " ".join(" ".join(help_of("-algo", "FedAvg").values()).split())
     for flag in FLAGS:
         default = "" if flag.default is None else f" (default: {flag.default})"
-        assert f"{flag.help}{default}" in text, flag.name
-    assert all(group in text for group in {flag.group for flag in FLAGS})
+        assert flag.name in ("algorithm", "model") or f"{flag.help}{default}" in text, flag.name
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [("-dev cpu", 0), ("-eg 0", 2), ("--no-such-flag", 2), ("-dev cuda -did 99", 2)]
+    ("words", "code"), [("--list", 0), ("--help", 0), ("-eg 0", 2), ("--no-such-flag", 2), ("-dev cuda -did 99", 2)]
 )
 def test_exit_codes(words, code):
-    program = """
-import sys
-from flcore.utils.args import make_parser, parse, resolve_device
-from flcore.utils.errors import UsageError
-try:
-    resolve_device(parse(make_parser(), sys.argv[1:]))
-except UsageError as error:
-    sys.exit(error.exit_code)
-"""
-    done = subprocess.run([sys.executable, "-c", program, *words.split()], capture_output=True, text=True, cwd=SYSTEM)
+    command = [sys.executable, "main.py", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPO / "system")
     assert done.returncode == code and "Traceback" not in done.stderr
 
 
