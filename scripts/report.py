@@ -126,7 +126,8 @@ def _show(table: tables.Table, kind: str) -> None:
 
 def _say(paragraphs: Sequence[str], kind: str) -> None:
     """Prints what is no table, so that the output stays of one format; CSV has no place for it."""
-    lines = [line for text in paragraphs for line in textwrap.wrap(text, 118, break_on_hyphens=False)]
+    width = min(118, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 118
+    lines = [line for text in paragraphs for line in textwrap.wrap(text, width, break_on_hyphens=False)]
     if lines and kind == "latex":
         print("\n".join(f"% {line}" for line in lines))
     elif lines and kind in ("text", "markdown"):
