@@ -92,7 +92,7 @@ def test_no_text_of_a_whole_figure_covers_another(tmp_path, name):
 
 
 def test_every_method_has_a_colour_of_its_own_that_can_be_read_on_white():
-    names = [algorithm.name for algorithm in registry.ALGORITHMS]
+    names = [method.name for method in registry.METHODS]
     colours = [figures.colour_of(name) for name in names]
     assert set(names) <= set(figures.COLOURS) and len(set(colours)) == len(names)
     assert min(map(contrast_with_white, [*colours, *figures.OF_OTHERS])) > 2.4

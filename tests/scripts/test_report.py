@@ -9,8 +9,9 @@ import h5py
 import pytest
 
 import report
+from flcore import registry
 from flcore.reporting import provenance, read_results
-from flcore.utils.args import make_parser, parse
+from flcore.utils import cli
 from flcore.utils.runs.files import write_h5
 from support import REPO
 from support.results import make_run, make_seeds
@@ -39,7 +40,7 @@ def test_the_command_of_a_run_is_read_back_as_what_was_given(tmp_path):
     words = subprocess.run(["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True).stdout.split(
         "\n"
     )
-    args = parse(make_parser(), words[2:-1])
+    args = cli.read(words[2:-1], registry.find("FedRep"), registry.METHODS).namespace()
     assert {name: getattr(args, name) for name in given} == given
     assert (args.goal, args.seed, args.data_dir) == ("two words", 4, str(tmp_path))
 
