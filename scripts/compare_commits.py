@@ -2,11 +2,16 @@
 
 python scripts/compare_commits.py main HEAD
 python scripts/compare_commits.py v0.1 HEAD --algorithms FedCPD FedRep --executors loop
+python scripts/compare_commits.py main HEAD --time 5                                   and how long a round takes
 python scripts/compare_commits.py main HEAD -- --attack signflip --attack_rate 0.3     flags after -- go to every run
 
 Each commit is checked out into a temporary folder and runs there by its own command line on the same tiny data set:
 clients of ragged sizes, one of them with less than a batch, three of four in a round. All arrays in the result files
 must be equal but for the times. The golden curves hold between machines, with a tolerance; this holds between commits.
+
+With --time, FedAvg, FedRep and FedCPD also run on larger clients, in turns OLD NEW, NEW OLD, ...; the ratio of the
+fastest rounds of a turn is taken, since whatever else the machine does only makes a round slower, and then the median
+over the turns.
 
 Exit status: 0 all equal, 1 a difference or a failed run, 2 a commit or a name that does not exist.
 """
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,16 +37,25 @@ import torch
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.paths import REPO
 
+Shape = tuple[int, ...]
+Arrays = dict[str, np.ndarray]
+
+GENERATOR = "generator.pt"
 EXECUTORS = ("loop", "threads", "stacked")
 RUN = "-data Tiny -go compare -gr 4 -jr 0.75 -eg 1 -m CNN -dev cpu --num_threads 1 -sd 1"
+TIMED = "-data Large -gr 6 -jr 1"  # instead, for the time of a round
+TIMED_ALGORITHMS = ("FedAvg", "FedRep", "FedCPD")
 FLAGS = {  # methods that need a flag, or whose servers and clients take many steps
     "FedPA": "--pa_steps 5 --pa_gen_steps 4",
     "FedGH": "--server_epochs 4",
     "FedTGP": "--server_epochs 4",
     "FedKTL": "--server_epochs 4 --generator generator.pt -nd 6",
 }
-TIMES = ("seconds", "time", "Budget", "total_cost")  # words in the names of arrays that differ from run to run
-TRAIN, TEST, CLASSES, SHAPE = (23, 12, 7, 31), (9, 8, 6, 5), 4, (1, 20, 20)
+TIMES = ("seconds", "time")  # words in the names of arrays that differ from run to run
+DATA = {  # training samples and test samples of the clients, classes, shape of a sample
+    "Tiny": ((23, 12, 7, 31), (9, 8, 6, 5), 4, (1, 20, 20)),
+    "Large": ((120, 80), (40, 30), 10, (3, 32, 32)),
+}
 
 # Runs several command lines one after another in one process: importing torch takes longer than a run.
 DRIVER = """
@@ -57,27 +72,31 @@ for words in json.loads(sys.argv[2]):
 """
 
 
-def write_inputs(folder: Path) -> None:
-    """The data set Tiny in PFLlib's files, and generator.pt for FedKTL: latent vectors of 6 numbers -> 8 x 8 images."""
+def write_dataset(folder: Path, train: Shape, test: Shape, classes: int, shape: Shape) -> None:
+    """A data set in PFLlib's files; every class has a mean image."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(CLASSES, *SHAPE))
+    centres = rng.normal(size=(classes, *shape))
     statistic = []
-    for part, sizes in (("train", TRAIN), ("test", TEST)):
-        (folder / "Tiny" / part).mkdir(parents=True)
+    for part, sizes in (("train", train), ("test", test)):
+        (folder / part).mkdir(parents=True)
         for i, size in enumerate(sizes):
-            y = rng.choice(CLASSES, size)
-            x = (centres[y] + 0.5 * rng.normal(size=(size, *SHAPE))).astype(np.float32)
+            y = rng.choice(classes, size)
+            x = (centres[y] + 0.5 * rng.normal(size=(size, *shape))).astype(np.float32)
             data = np.array({"x": x, "y": y.astype(np.int64)}, dtype=object)
-            np.savez_compressed(folder / "Tiny" / part / f"{i}.npz", data=data)
+            np.savez_compressed(folder / part / f"{i}.npz", data=data)
             statistic += [[[int(c), int((y == c).sum())] for c in np.unique(y)]] if part == "train" else []
-    config = {"num_clients": len(TRAIN), "num_classes": CLASSES, "non_iid": False, "balance": False, "partition": "-"}
+    config = {"num_clients": len(train), "num_classes": classes, "non_iid": False, "balance": False, "partition": "-"}
     config |= {"Size of samples for labels in clients": statistic, "alpha": 0.1, "batch_size": 10}
-    (folder / "Tiny" / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_generator(path: Path) -> None:
+    """For FedKTL: latent vectors of 6 numbers -> 8 x 8 images."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.Tanh(), torch.nn.Unflatten(1, (1, 8, 8)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
-        torch.jit.trace(net, torch.zeros(1, 6)).save(str(folder / "generator.pt"))
+        torch.jit.trace(net, torch.zeros(1, 6)).save(str(path))
 
 
 def git(*words: str) -> str:
@@ -97,38 +116,44 @@ def checkout(commit: str, folder: Path) -> Iterator[Path]:
         git("worktree", "remove", "--force", str(folder))
 
 
-def run(tree: Path, inputs: Path, results: Path, algorithms: Sequence[str], executor: str, extra: Sequence[str]) -> str:
-    """Runs the methods with the code of ``tree``; returns what it printed."""
-    shared = [*RUN.split(), "-ex", executor, "--data_dir", str(inputs), "--results_dir", str(results), *extra]
+def run(tree: Path, algorithms: Sequence[str], executor: str, extra: Sequence[str]) -> dict[str, Arrays]:
+    """Runs the methods with the code of ``tree``; the arrays of each result, without those that left none."""
+    results = Path(tempfile.mkdtemp(dir=tree.parent, prefix="results-"))
+    shared = [*RUN.split(), "-ex", executor, "--data_dir", str(tree.parent), "--results_dir", str(results), *extra]
     lines = [["-algo", name, *shared, *FLAGS.get(name, "").split()] for name in algorithms]
-    lines = [[str(inputs / word) if word == "generator.pt" else word for word in words] for words in lines]
+    lines = [[str(tree.parent / word) if word == GENERATOR else word for word in words] for words in lines]
     # The variable comes before an editable install, so the commit's own packages are used.
     environment = os.environ | {"PYTHONPATH": str(tree / "system"), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-c", DRIVER, str(tree), json.dumps(lines)]
     done = subprocess.run(
-        command, cwd=tree / "system", env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-c", DRIVER, str(tree), json.dumps(lines)],
+        cwd=tree / "system",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
+    found = {}
+    for name in algorithms:
+        for path in results.glob(f"*_{name}_compare_0.h5"):
+            with h5py.File(path) as file:
+                found[name] = {key: file[key][()] for key in file}
+    if done.returncode or len(found) < len(algorithms):
+        print(f"---- {tree.name}, {executor}:\n{done.stdout[-2000:]}", file=sys.stderr)
     if done.returncode:
-        raise RunError(f"the runs of {tree.name} with the executor {executor} broke off:\n{done.stdout[-2000:]}")
-    return done.stdout
+        raise RunError(f"the runs of {tree.name} with the executor {executor} broke off")
+    return found
 
 
-def arrays(results: Path, algorithm: str) -> dict[str, np.ndarray] | None:
-    """The arrays of a run by name, without the times; None where it left no file."""
-    path = results / f"Tiny_{algorithm}_compare_0.h5"
-    if not path.exists():
-        return None
-    with h5py.File(path) as file:
-        return {name: file[name][()] for name in file if not any(word in name for word in TIMES)}
-
-
-def differences(old: dict[str, np.ndarray] | None, new: dict[str, np.ndarray] | None) -> list[str]:
+def differences(old: Arrays | None, new: Arrays | None) -> list[str]:
     """What differs, in words: runs that failed, arrays that are in one alone, and arrays with another bit."""
-    missing = [f"no result in {which}" for which, found in (("OLD", old), ("NEW", new)) if found is None]
     if old is None or new is None:
-        return missing
-    found = [f"{name} in one alone" for name in sorted(old.keys() ^ new.keys())]
-    for name in sorted(old.keys() & new.keys()):
+        return [f"no result in {which}" for which, arrays in (("OLD", old), ("NEW", new)) if arrays is None]
+    names = {name for name in (*old, *new) if not any(word in name for word in TIMES)}
+    found = []
+    for name in sorted(names):
+        if name not in old or name not in new:
+            found.append(f"{name} in {'NEW' if name in new else 'OLD'} alone")
+            continue
         one, other = np.asarray(old[name]), np.asarray(new[name])
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             found.append(f"{name} {one.dtype}{one.shape} -> {other.dtype}{other.shape}")
@@ -137,40 +162,48 @@ def differences(old: dict[str, np.ndarray] | None, new: dict[str, np.ndarray] | 
     return found
 
 
-def compare(old: str, new: str, algorithms: Sequence[str], executors: Sequence[str], extra: Sequence[str]) -> bool:
-    """Prints a table of the comparison; whether all is equal."""
-    with tempfile.TemporaryDirectory(prefix="compare-commits-") as temporary:
-        folder = Path(temporary).resolve()
-        write_inputs(folder)
-        with checkout(old, folder / "OLD") as old_tree, checkout(new, folder / "NEW") as new_tree:
-            # every method has a golden curve, in every commit
-            golden = [{path.stem for path in (tree / "tests/golden").glob("*.txt")} for tree in (old_tree, new_tree)]
-            both = golden[0] & golden[1]
-            names = list(algorithms) or sorted(both, key=str.lower)
-            if unknown := set(names) - both:
-                raise UsageError(f"not a method of both commits: {', '.join(sorted(unknown))}")
-            if not names:
-                raise UsageError("the two commits have no method in common (tests/golden names them)")
-            if alone := sorted(golden[0] ^ golden[1]):
-                print(f"in one commit alone, not compared: {', '.join(alone)}")
-            found: dict[tuple[str, str], list[str]] = {}
-            for executor in executors:
-                printed = {}
-                for tree in (old_tree, new_tree):
-                    printed[tree] = run(tree, folder, folder / f"{tree.name}-{executor}", names, executor, extra)
-                for name in names:
-                    results = (arrays(folder / f"{tree.name}-{executor}", name) for tree in (old_tree, new_tree))
-                    found[name, executor] = differences(*results)
-                for tree, text in printed.items():
-                    if any("no result" in word and tree.name in word for words in found.values() for word in words):
-                        print(f"---- {tree.name}, {executor}:\n{text[-2000:]}", file=sys.stderr)
+def methods(old: Path, new: Path, asked: Sequence[str]) -> list[str]:
+    """The methods to compare: every one has a golden curve, in every commit."""
+    first, second = ({path.stem for path in (tree / "tests" / "golden").glob("*.txt")} for tree in (old, new))
+    if unknown := set(asked) - (first & second):
+        raise UsageError(f"not a method of both commits: {', '.join(sorted(unknown))}")
+    if not first & second:
+        raise UsageError("the two commits have no method in common (tests/golden names them)")
+    if alone := sorted(first ^ second):
+        print(f"in one commit alone, not compared: {', '.join(alone)}")
+    return list(asked) or sorted(first & second, key=str.lower)
+
+
+def compare(old: Path, new: Path, names: Sequence[str], executors: Sequence[str], extra: Sequence[str]) -> bool:
+    """Prints a table of what differs; whether all is equal."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for executor in executors:
+        first, second = (run(tree, names, executor, extra) for tree in (old, new))
+        found |= {(name, executor): differences(first.get(name), second.get(name)) for name in names}
     print(f"| method | {' | '.join(executors)} |\n|---{'|---' * len(executors)}|")
     for name in names:
-        cells = ["; ".join(found[name, executor]) or "equal" for executor in executors]
-        print(f"| {name} | {' | '.join(cells)} |")
+        print(f"| {name} | {' | '.join('; '.join(found[name, executor]) or 'equal' for executor in executors)} |")
     different = sum(map(bool, found.values()))
     print(f"{len(found)} runs a commit, {different} different")
     return not different
+
+
+def compare_times(old: Path, new: Path, executors: Sequence[str], extra: Sequence[str], turns: int) -> None:
+    """Prints the time of a round in NEW over that in OLD, for a few methods on larger clients."""
+    print(f"| time of a round, NEW / OLD, {turns} turns | {' | '.join(executors)} |\n|---{'|---' * len(executors)}|")
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for executor in executors:
+        for turn in range(turns):
+            fastest = {}
+            for tree in (old, new)[:: -1 if turn % 2 else 1]:
+                arrays = run(tree, TIMED_ALGORITHMS, executor, [*TIMED.split(), *extra])
+                fastest[tree] = {name: min(found["rs_seconds"][1:]) for name, found in arrays.items()}
+            for name in TIMED_ALGORITHMS:
+                ratios.setdefault((name, executor), []).append(fastest[new][name] / fastest[old][name])
+    for name in TIMED_ALGORITHMS:
+        cells = [ratios[name, executor] for executor in executors]
+        shown = [f"{statistics.median(cell):.3f} ({min(cell):.3f} - {max(cell):.3f})" for cell in cells]
+        print(f"| {name} | {' | '.join(shown)} |")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,11 +214,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("new", metavar="NEW", help="another one; files that are not committed do not take part")
     parser.add_argument("--algorithms", nargs="+", default=[], help="default: all that both commits have")
     parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=EXECUTORS)
+    parser.add_argument("--time", type=int, default=0, metavar="TURNS", help="turns of timed runs (0: none)")
     args = parser.parse_args(words[: words.index("--")] if extra else words)
     try:
         commits = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.old, args.new)]
         print(f"OLD {args.old} = {commits[0][:10]}, NEW {args.new} = {commits[1][:10]}, torch {torch.__version__}")
-        return 0 if compare(commits[0], commits[1], args.algorithms, args.executors, extra) else 1
+        with tempfile.TemporaryDirectory(prefix="compare-commits-") as temporary:
+            folder = Path(temporary).resolve()
+            for name, described in DATA.items():
+                write_dataset(folder / name, *described)
+            write_generator(folder / GENERATOR)
+            with checkout(commits[0], folder / "OLD") as old, checkout(commits[1], folder / "NEW") as new:
+                equal = compare(old, new, methods(old, new, args.algorithms), args.executors, extra)
+                if args.time > 0:
+                    compare_times(old, new, args.executors, extra, args.time)
+        return 0 if equal else 1
     except (UsageError, RunError) as error:
         print(f"compare_commits: {error}", file=sys.stderr)
         return error.exit_code

@@ -14,13 +14,18 @@ clientRep.local_grad = staticmethod(lambda grads, params, shared, state, hp: {k:
 
 
 def test_differences_are_named():
-    one = {"rs_test_acc": np.array([0.5, 0.25]), "rs_train_loss": np.array([1.0]), "rs_round": np.array([0, 1])}
-    assert compare_commits.differences(one, dict(one)) == []
+    one = {
+        "rs_seconds": np.array([1.0]),
+        "rs_test_acc": np.array([0.5, 0.25]),
+        "rs_train_loss": np.array([1.0]),
+        "rs_round": np.array([0, 1]),
+    }
+    assert compare_commits.differences(one, one | {"rs_seconds": np.array([2.0])}) == []
     other = {"rs_test_acc": np.array([0.5, 0.375]), "rs_train_loss": np.array([1.0, 2.0]), "rs_test_auc": np.ones(1)}
     assert compare_commits.differences(one, other) == [
-        "rs_round in one alone",
-        "rs_test_auc in one alone",
+        "rs_round in OLD alone",
         "rs_test_acc by up to 1.2e-01",
+        "rs_test_auc in NEW alone",
         "rs_train_loss float64(1,) -> float64(2,)",
     ]
     assert compare_commits.differences(None, one) == ["no result in OLD"]
@@ -50,10 +55,12 @@ def test_a_changed_method_is_found_in_every_executor(tmp_path, monkeypatch, caps
     rule.write_text(rule.read_text() + CHANGE)
     subprocess.run([*git, "commit", "-q", "-a", "-m", "FedRep, changed"], check=True)
     monkeypatch.setattr(compare_commits, "REPO", clone)
-    flags = ["--algorithms", "FedAvg", "FedRep", "--executors", "loop", "stacked"]
+    monkeypatch.setattr(compare_commits, "TIMED_ALGORITHMS", ("FedAvg",))
+    flags = ["--algorithms", "FedAvg", "FedRep", "--executors", "loop", "stacked", "--time", "1"]
     assert compare_commits.main(["HEAD~1", "HEAD", *flags, "--", "-ls", "2"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "| FedAvg | equal | equal |" in lines and "4 runs a commit, 2 different" in lines
     (changed,) = (line for line in lines if line.startswith("| FedRep |"))
     assert changed.count("rs_train_loss by up to") == 2
+    assert lines[-2].startswith("|---") and lines[-1].startswith("| FedAvg | ")  # the times
     assert subprocess.run([*git, "worktree", "list"], capture_output=True, text=True).stdout.count("\n") == 1
