@@ -28,8 +28,8 @@ import train_generator  # noqa: E402
 from flcore.data import plot
 from flcore.data.command import main as generate
 from flcore.data.image_files import IDX_PARTS
-from flcore.utils import safe_load
 from flcore.utils.runs.read import read_run
+from flcore.utils.safe_load import bounds
 from support import REPO, write_dataset
 from support.evil import Evil
 
@@ -47,7 +47,7 @@ def original(tmp_path_factory):
 def folder(original, tmp_path, monkeypatch):
     """A folder with the data sets in data/, to be damaged."""
     shutil.copytree(original, tmp_path / "data")
-    monkeypatch.setattr(safe_load, "UNPACKED", 2**20)  # small bombs are made faster
+    monkeypatch.setattr(bounds, "UNPACKED", 2**20)  # small bombs are made faster
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

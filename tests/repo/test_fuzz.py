@@ -32,6 +32,7 @@ from flcore.utils import safe_load
 from flcore.utils.errors import UsageError
 from flcore.utils.runs.read import read_run
 from flcore.utils.runs.status import read_info
+from flcore.utils.safe_load import bounds
 from support import REPO, write_generator
 
 SECONDS, MEMORY = 20, 2**30  # for one file; the time is for a busy machine, most take milliseconds
@@ -108,7 +109,7 @@ def read(path):
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_what_once_did_harm(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(safe_load, "UNPACKED", 2**24)
+    monkeypatch.setattr(bounds, "UNPACKED", 2**24)
     copy = tmp_path / "images" / "0" / path.name
     copy.parent.mkdir(parents=True)
     copy.write_bytes(path.read_bytes())
