@@ -2,12 +2,14 @@
 
 import argparse
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
 from flcore.clients.clientbase import Batches
+from flcore.clients.clientcpd import CPDSettings
 from flcore.clients.localrule import LocalRule, Phase, head_loss
 from flcore.convergence.bounds import largest_rate, lemma1, theorem1
 from flcore.convergence.estimates import Objective, Observed, estimate, walk
@@ -18,30 +20,36 @@ from support import same_tensors
 X = torch.tensor([3.0, 4.0], dtype=torch.float64)  # |X| = 5
 
 
+@dataclass(frozen=True)
+class ToySettings(CPDSettings):
+    lr: float = 0.01
+    cpd_align: float = 4.0
+    cpd_contrast: float = 0.0
+    cpd_tau: float = 0.5
+
+
 class Toy(LocalRule):
     """f(x) = W x with L(W) = mean of |W x|^2 / 2: for one x, gradient W x x' and curvature |x|^2."""
 
-    def __init__(self, x, batch_size=2, rate=0.01, epochs=2):
+    def __init__(self, x, batch_size=2, epochs=2):
         self.id, self.device, self.batch_size = 0, torch.device("cpu"), batch_size
         self.args = argparse.Namespace(seed=0, repeat=0)
         self._data = x, torch.zeros(len(x), dtype=torch.long)
         self.model = BaseHeadSplit(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2))
         self.model.base.weight.data = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
         self.model.double()
-        self.rate, self.epochs = rate, epochs
+        self.epochs = epochs
         self.setup_rule(None)
 
     def hyperparameters(self, args):
-        return {"lr": self.rate, "lr_decay": 1.0, "align": 4.0, "contrast": 0.0, "tau": 0.5, "module_seed": 0} | {
-            "epochs": self.epochs
-        }
+        return ToySettings(local_epochs=self.epochs)
 
     def load_train_data(self):
         return Batches(self.data, self.batch_size, torch.Generator().manual_seed(0))
 
     @staticmethod
     def local_plan(hp):
-        return [Phase(1, ("head.",), loss=head_loss, on_features=True), Phase(hp["epochs"], ("base.",))]
+        return [Phase(1, ("head.",), loss=head_loss, on_features=True), Phase(hp.local_epochs, ("base.",))]
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):

@@ -217,16 +217,16 @@ def estimate(client: Any, points: int = 6, iterations: int = 5) -> Estimate | No
         G=max(math.sqrt(point.square + point.variance) for point in found),
         S=steps * float(np.mean([point.square for point in found[:-1]])),
         E=steps,
-        alpha=hp["align"] / z[0].shape[1],  # the rule's alignment is a mean over the K elements
-        beta=hp["contrast"],
-        tau=hp["tau"],
+        alpha=hp.cpd_align / z[0].shape[1],  # the rule's alignment is a mean over the K elements
+        beta=hp.cpd_contrast,
+        tau=hp.cpd_tau,
     )
     return Estimate(
         round=client.round,
         client=client.id,
         samples=len(client.data[1]),
         classes=0 if seen is None else int(seen.sum()),
-        rate=hp["lr"],
+        rate=hp.lr,
         constants=constants,
         loss_received=objective.loss(received),
         loss_before=found[0].loss,
@@ -273,4 +273,4 @@ class Observed:
 
 def ready(client: Any) -> bool:
     weights = client.round_hp()
-    return "prototypes" in client.shared or not (weights["align"] or weights["contrast"])
+    return "prototypes" in client.shared or not (weights.cpd_align or weights.cpd_contrast)
