@@ -16,10 +16,9 @@ ORDER = [
     "flcore.clients",
     "flcore.servers",
     "flcore.executors",
-    "flcore.convergence",
     "flcore.registry",
     "flcore.reporting",
-    "utils",  # PFLlib's names
+    "flcore.convergence",
     "main",
     "utils",  # PFLlib's names, which nothing of ours needs
 ]
