@@ -41,17 +41,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-import main as framework
 from flcore.data.partition import gather, partition, split_data
 from flcore.data.writing import pfllib_settings, write_dataset
-from flcore.trainmodel.build import build_model, known_model, split_head
+from flcore.experiment import EXECUTORS, Experiment
+from flcore.trainmodel.build import known_model
 from flcore.utils.cli import resolve_device
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.mem_utils import peak_memory
 from flcore.utils.paths import REPO
 from flcore.utils.runs.files import whole_file, write_json
 from flcore.utils.runs.provenance import run_info
-from flcore.utils.seeds import numpy_generator, seed_everything
+from flcore.utils.seeds import numpy_generator
 from pfllib_loop import PFLlibLoop, can_run
 
 STAND_IN, PFLLIB = "pfllib-loop", "pfllib"  # beside the executors' own names
@@ -125,26 +125,16 @@ class Setting(NamedTuple):
     data_dir: Path
     dataset: str
 
-    def run_arguments(self, algorithm: str, executor: str) -> tuple[argparse.Namespace, Any]:
-        """The arguments of a run of ``algorithm`` ("FedCPD --cpd_fd 0"), with the data and the network, and its server.
-
-        Every contestant starts from the same weights.
-        """
+    def experiment(self, algorithm: str, executor: str) -> Experiment:
+        """Runs of ``algorithm`` ("FedCPD --cpd_fd 0"), which all start from the same weights."""
         bench = self.args
         shared = f"-m {bench.model} -lbs {bench.batch_size} -lr {bench.lr} -sd {bench.seed} -dev {bench.device}"
         shared += f" -gr 1000000 -ex {executor} --num_threads {bench.num_threads}"
         words = [*shared.split(), "-data", self.dataset, "--data_dir", str(self.data_dir)]
-        args, line, server_class = framework.read_arguments([*words, "-algo", *shlex.split(algorithm)])
-        args.device, args.repeat = resolve_device(args, say=lambda text: None), 0
-        framework.use_data(args)
-        seed_everything(bench.seed)
-        args.model = build_model(args.model, args.shape, args.num_classes)
-        if line.head_split:
-            args.model = split_head(args.model)
-        args.model.to(args.device)
-        if args.join_ratio < 1:
+        made = Experiment.from_argv([*words, "-algo", *shlex.split(algorithm)])
+        if made.values["join_ratio"] < 1:
             raise UsageError("the benchmark trains all clients in every round: leave -jr out")
-        return args, server_class
+        return made
 
 
 class Ours:
@@ -152,14 +142,15 @@ class Ours:
 
     def __init__(self, setting: Setting, algorithm: str, executor: str) -> None:
         self.algorithm, self.executor = algorithm, executor
-        self.args, server_class = setting.run_arguments(algorithm, executor)
-        torch.set_num_threads(self.args.num_threads)
-        self.server = server_class(self.args, 0)
+        experiment = setting.experiment(algorithm, executor)
+        torch.set_num_threads(experiment.values["num_threads"])
+        self.server = experiment.server()
+        self.args = self.server.args
         if self.server.has_own_loop():
             raise UsageError(f"{algorithm} brings its own round loop and cannot be measured")
-        runs: Any = framework.EXECUTORS[executor]()
+        runs = self.server.executor
         self.threads = self.args.num_threads * getattr(runs, "num_workers", 1)
-        self.server.executor, self._train = runs, runs.train
+        self._train = runs.train
         runs.train = self._timed_train
         self.number = 0
         self.server.progress = tqdm(disable=True)
@@ -191,7 +182,7 @@ class StandIn:
 
     def __init__(self, setting: Setting, algorithm: str) -> None:
         self.algorithm, self.threads = algorithm, setting.args.standin_threads
-        args, _ = setting.run_arguments(algorithm, "loop")
+        args = setting.experiment(algorithm, "loop").context()
         self.device, self.loop = args.device, PFLlibLoop(args)
 
     def round(self) -> Timing:
@@ -213,7 +204,7 @@ class Checkout:
 
     def __init__(self, setting: Setting, algorithm: str, folder: Path) -> None:
         self.algorithm, self.folder = algorithm, folder
-        args, _ = setting.run_arguments(algorithm, "loop")
+        args = setting.experiment(algorithm, "loop").context()
         self.program = setting.args.pfllib / "system" / "main.py"
         if args.shape not in self.NAMES or known_model(setting.args.model) != "CNN":
             raise UsageError(
@@ -408,7 +399,7 @@ def bench_rounds(setting: Setting, scratch: Path) -> Json:
         for executor in args.executors:
             if executor != STAND_IN:
                 contestants.append(Ours(setting, algorithm, executor))
-            elif can_run(setting.run_arguments(algorithm, "loop")[0]):
+            elif can_run(setting.experiment(algorithm, "loop").values):
                 contestants.append(StandIn(setting, algorithm))
             else:
                 print(f"note: the stand-in for PFLlib's loop does not know {algorithm}")
@@ -628,7 +619,7 @@ def at_least_1(text: str) -> int:
 
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    executors = [*framework.EXECUTORS, STAND_IN]
+    executors = [*EXECUTORS, STAND_IN]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     what = parser.add_argument_group("what to measure (without any of these: --rounds)")
@@ -714,9 +705,10 @@ def run(args: argparse.Namespace, command: str, scratch: Path) -> None:
         print(f"data: {args.samples} images, {args.clients} clients, made up", flush=True)
         setting = Setting(args, *make_data(scratch, args.clients, args.samples, args.classes, args.shape, args.seed))
     for algorithm in args.algorithms:  # a mistake is refused before anything is measured
-        checked, _ = setting.run_arguments(algorithm, "loop")
+        checked = setting.experiment(algorithm, "loop").context()
     data = {name: getattr(checked, name) for name in ("num_clients", "num_classes", "shape", "data_digest")}
-    result = run_info(args, {"command": command, "data": {"name": args.dataset or MADE_UP} | data})
+    about = {"command": command, "arguments": vars(args), "seed": args.seed}
+    result = run_info(about | {"data": {"name": args.dataset or MADE_UP} | data})
     result |= {"processor": processor(), "cores": os.cpu_count(), "device": str(checked.device)}
     write_json(args.out, result)
     parts: dict[str, Callable[[], Json]] = {

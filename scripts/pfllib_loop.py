@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,9 @@ from flcore.utils.errors import UsageError
 Samples = list[tuple[Tensor, Tensor]]
 
 
-def can_run(args: Any) -> bool:
+def can_run(values: Mapping[str, Any]) -> bool:
     """Whether the stand-in knows the algorithm: FedAvg, FedRep, and FedCPD without feature distillation."""
-    return args.algorithm in ("FedAvg", "FedRep") or (args.algorithm == "FedCPD" and args.cpd_fd == 0)
+    return values["algorithm"] in ("FedAvg", "FedRep") or (values["algorithm"] == "FedCPD" and values["cpd_fd"] == 0)
 
 
 class LoopClient:
@@ -128,7 +129,7 @@ class LoopClient:
 
 
 class PFLlibLoop:
-    """The server. ``args`` are those of a run (`main.read_arguments`) with the network as ``args.model``."""
+    """The server. ``args`` are those of a run, see `RunContext`."""
 
     def __init__(self, args: Any) -> None:
         if args.client_drop_rate or args.learning_rate_decay or args.few_shot:

@@ -8,17 +8,13 @@ run that ended because its numbers went wrong is "diverged".
 """
 
 import argparse
-import contextlib
-import io
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import main as command
 from flcore.data.generate import generate
-from flcore.utils.errors import RunError, UsageError
-from flcore.utils.runs.read import read_run
+from flcore.experiment import Experiment
+from flcore.utils.errors import DivergedError, UsageError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "robustness"
 ATTACKS = {
@@ -31,23 +27,32 @@ RATES = (0, 10, 20, 30)  # percent
 
 def accuracy(args: argparse.Namespace, algorithm: str, attack: str, rate: int, aggregate: str) -> str:
     """One cell: runs the setting, or takes the finished run of the same settings and code."""
-    flags = ["-algo", algorithm, "-data", "Digits", "-m", args.model, "-gr", str(args.rounds), "-eg", str(args.rounds)]
-    flags += ["-lr", "0.05", "-sd", str(args.seed), "--aggregate", aggregate, "-ex", "loop", "-dev", "cpu", "--reuse"]
-    flags += ["--data_dir", str(args.folder / "data"), "--results_dir", str(args.folder)]
-    if rate:
-        flags += ["--attack", attack, "--attack_rate", str(rate / 100)]
+    settings = {"attack": attack, "attack_rate": rate / 100} if rate else {}
     goal = f"{attack}-{rate}-{aggregate}" if rate else f"none-{aggregate}"
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = command.main([*flags, "-go", goal])
-    print(f"{algorithm} {goal}: exit code {code}", file=sys.stderr)
-    if code == RunError.exit_code and "diverged" in output.getvalue():
+    try:
+        result = Experiment(
+            algorithm=algorithm,
+            dataset="Digits",
+            model=args.model,
+            global_rounds=args.rounds,
+            eval_gap=args.rounds,
+            local_learning_rate=0.05,
+            seed=args.seed,
+            aggregate=aggregate,
+            executor="loop",
+            device="cpu",
+            reuse=True,
+            data_dir=args.folder / "data",
+            results_dir=args.folder,
+            goal=goal,
+            **settings,
+        ).run()
+    except DivergedError:
         return "diverged"
-    if code:
-        raise UsageError(output.getvalue())
-    path = re.findall(r"^results: (.+?\.h5)(?: is finished.*)?$", output.getvalue(), re.MULTILINE)[-1]
-    arrays = read_run(path).arrays
-    return f"{100 * arrays.get('rs_benign_acc', arrays['rs_test_acc'])[-1]:.1f}"
+    finally:
+        print(f"{algorithm} {goal}", file=sys.stderr)
+    last = result.records[-1]
+    return f"{100 * last.get('benign_acc', last['test_acc']):.1f}"
 
 
 def tables(args: argparse.Namespace) -> str:

@@ -24,24 +24,34 @@ def generator_file(tmp_path_factory):
 
 @pytest.fixture
 def make_server(data_root, generator_file):
-    """``make_server("FedCPD", "-gr", "2", dataset="Tiny", executor=...)`` -> a server ready to train."""
-    import main
+    """``make_server("FedCPD", "-gr", "2", dataset="Tiny", executor=...)`` -> a server ready to train.
+
+    Further arguments are fields of the run's context.
+    """
     from flcore.executors.loop import LoopExecutor
-    from flcore.trainmodel.build import build_model, split_head
-    from flcore.utils.seeds import seed_everything
+    from flcore.experiment import Experiment
 
     torch.set_num_threads(1)
 
-    def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN", device="cpu"):
+    def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN", device="cpu", **context):
         needs = ["--generator", str(generator_file), "-nd", "6"] if algorithm == "FedKTL" else []
-        args, line, server_class = main.read_arguments(
-            ["-algo", algorithm, "-data", dataset, "-gr", "3", "--data_dir", str(data_root), *needs, *flags]
-        )
-        args.device, args.repeat = torch.device(device), 0
-        main.use_data(args)
-        seed_everything(7)
-        args.model = split_head(build_model(model, args.shape, args.num_classes)).to(args.device)
-        server = server_class(args, 0)
+        words = [
+            "-algo",
+            algorithm,
+            "-data",
+            dataset,
+            "-m",
+            model,
+            "-gr",
+            "3",
+            "--data_dir",
+            str(data_root),
+            "-ex",
+            "loop",
+        ]
+        experiment = Experiment.from_argv([*words, "-dev", "cpu", *needs, *flags])
+        seeds = {"model_seed": 7, "module_seed": 0}
+        server = experiment.server(device=torch.device(device), **(seeds | context))
         server.executor = executor or LoopExecutor()
         return server
 

@@ -54,12 +54,12 @@ def test_an_unknown_data_set_is_refused_with_a_hint(run):
 def test_a_run_leaves_its_results_and_what_made_them(run, tmp_path):
     done = run("-algo", "fedcpd", "-lam", "3", "-vs", "9")
     assert done.returncode == 0, done.stderr
-    assert "has no effect on FedCPD" in done.stdout and "no effect yet" in done.stdout
+    assert "has no effect on FedCPD" in done.stderr and "no effect yet" in done.stderr
     assert "Best accuracy." in done.stdout and "Average time cost per round." in done.stdout
     with h5py.File(tmp_path / "Tiny_FedCPD_test_0.h5") as file:
         assert len(file["rs_test_acc"]) == len(file["rs_test_auc"]) == 3
     info = json.loads((tmp_path / "Tiny_FedCPD_test_0.run.json").read_text())
-    assert info["status"] == "finished" and info["arguments"]["seed"] == 0 and info["wall_time_s"] > 0
+    assert info["status"] == "finished" and info["settings"]["seed"] == 0 and info["wall_time_s"] > 0
     assert info["versions"]["torch"] and info["settings"]["data_digest"]
 
 

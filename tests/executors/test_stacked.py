@@ -306,20 +306,19 @@ def test_the_budget_on_a_cpu_has_a_cap():
 
 def test_the_command_runs_it_and_its_size_does_not_change_a_runs_name(data_root, tmp_path):
     import main
-    from flcore.utils.runs.provenance import run_settings
+    from flcore.experiment import Experiment
 
     common = ["-algo", "FedRep", "-data", "Tiny", "-gr", "1", "--data_dir", str(data_root)]
     flags = [*common, "-ex", "stacked", "--stack_size", "3"]
     assert main.main([*flags, "--results_dir", str(tmp_path)]) == 0
     assert (tmp_path / "Tiny_FedRep_test_0.h5").exists()
-    plain, stacked = (main.read_arguments(given)[0] for given in (common, flags))
-    names = {"given"}
-    assert run_settings(plain, None, names) == run_settings(stacked, None, names)
+    plain, stacked = (Experiment.from_argv(given).context().settings for given in (common, flags))
+    assert plain == stacked
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "many"])
 def test_a_stack_needs_a_size(size):
-    import main
+    from flcore.experiment import Experiment
 
     with pytest.raises(UsageError, match="--stack_size: must be 1 or more or auto"):
-        main.read_arguments(["--stack_size", size])
+        Experiment.from_argv(["--stack_size", size])

@@ -14,7 +14,7 @@ from support import write_dataset
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """``run("-algo", "FedAvg", sizes...)`` -> the arrays of a run on a data set with these sizes."""
 
     def call(*flags, algorithm="FedAvg", **sizes):

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 import main
+from flcore import experiment
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.registry import METHODS
@@ -181,7 +182,7 @@ def test_the_command_line_and_a_saved_model_that_every_machine_reads(data_root, 
     found = []
     with pretended_device() as device:
         for place in (torch.device("cpu"), device):
-            monkeypatch.setattr(main, "resolve_device", lambda args, place=place: place)
+            monkeypatch.setattr(experiment.cli, "resolve_device", lambda *args, place=place: place)
             folder = tmp_path / place.type
             flags = f"-algo FedCPD -data Skewed -m DNN -gr 1 -ex stacked --checkpoint_every 1 --results_dir {folder}"
             assert main.main([*flags.split(), "--data_dir", str(data_root)]) == 0
@@ -197,8 +198,7 @@ def test_the_command_line_and_a_saved_model_that_every_machine_reads(data_root, 
 
 def test_a_saved_model_goes_back_to_the_device(make_server, tmp_path):
     with pretended_device() as device:
-        server = make_server("FedAvg", "-gr", "1", device=device)
-        server.args.result_path = tmp_path / "run.h5"
+        server = make_server("FedAvg", "-gr", "1", device=device, result_path=tmp_path / "run.h5")
         server.train()
         saved = dict(server.global_params)
         server.global_params = {name: torch.zeros_like(value) for name, value in saved.items()}

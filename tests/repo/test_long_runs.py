@@ -31,8 +31,7 @@ def resident():
 @pytest.mark.parametrize("algorithm", ["FedCPD", "FedRep"])
 def test_memory_files_and_threads_stay_level_over_500_rounds(make_server, tmp_path, algorithm):
     flags = ("-gr", "500", "-jr", "0.5", "--state_dir", str(tmp_path / "state"), "--state_cache", "2")
-    server = make_server(algorithm, *flags, model="MLR", executor=ThreadsExecutor(2))
-    server.args.result_path = tmp_path / "run.h5"
+    server = make_server(algorithm, *flags, model="MLR", executor=ThreadsExecutor(2), result_path=tmp_path / "run.h5")
     server.checkpoints = Checkpoints(tmp_path / "run.h5", INFO, 25, False, lambda line: None)
     seen = []
     end_round = server.end_round

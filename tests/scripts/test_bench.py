@@ -105,7 +105,7 @@ def test_the_stand_in_reads_and_collates_as_pfllib_does(setting, monkeypatch):
 
 def test_the_stand_in_knows_three_algorithms(setting, capsys):
     known = {
-        name: pfllib_loop.can_run(setting().run_arguments(name, "loop")[0])
+        name: pfllib_loop.can_run(setting().experiment(name, "loop").values)
         for name in ("FedAvg", "FedRep", "FedCPD", "FedCPD --cpd_fd 0", "FedProx")
     }
     assert known == {"FedAvg": True, "FedRep": True, "FedCPD": False, "FedCPD --cpd_fd 0": True, "FedProx": False}

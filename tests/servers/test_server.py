@@ -209,8 +209,7 @@ def test_batchnorm_statistics_are_averaged_too(make_server):
 
 
 def test_result_file_has_pfllibs_keys_and_ours(make_server, tmp_path):
-    server = make_server("FedCPD")
-    server.args.result_path = tmp_path / "run.h5"
+    server = make_server("FedCPD", result_path=tmp_path / "run.h5")
     server.train()
     with h5py.File(tmp_path / "run.h5") as file:
         assert file["rs_test_acc"][:].tolist() == server.rs_test_acc
@@ -220,8 +219,8 @@ def test_result_file_has_pfllibs_keys_and_ours(make_server, tmp_path):
 
 def test_model_file_can_be_loaded_again_and_holds_no_objects(make_server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    server, again = make_server("FedAvg", "-gr", "1"), make_server("FedAvg")
-    server.args.result_path = again.args.result_path = tmp_path / "run.h5"
+    path = tmp_path / "run.h5"
+    server, again = make_server("FedAvg", "-gr", "1", result_path=path), make_server("FedAvg", result_path=path)
     server.train()
     trained = server.global_params  # FedAvg shares all of it
     assert again.model_exists() and not same_tensors(again.global_params, trained)
@@ -233,8 +232,7 @@ def test_model_file_can_be_loaded_again_and_holds_no_objects(make_server, tmp_pa
 
 @pytest.mark.parametrize(("algorithm", "kept"), [("Local", 0), ("FedRep", 6), ("FedCPD", 8)])
 def test_model_file_holds_what_the_clients_got_last(make_server, tmp_path, algorithm, kept):
-    server = make_server(algorithm, "-gr", "1")
-    server.args.result_path = tmp_path / "run.h5"
+    server = make_server(algorithm, "-gr", "1", result_path=tmp_path / "run.h5")
     server.train()
     assert (tmp_path / "run.pt").exists() == bool(kept)
     if kept:
@@ -253,8 +251,7 @@ def test_a_model_without_weights_in_its_extractor_trains_its_head(make_server, a
 @pytest.mark.parametrize(("flags", "round_", "curve"), [((), 1, 2), (("--on_nan", "stop"), 0, 1)])
 def test_divergence_stops_the_run_and_names_client_and_round(make_server, tmp_path, flags, round_, curve):
     """At first one client only; with the others' weights in round 1, all."""
-    server = make_server("FedAvg", "-lr", "1e9", *flags)
-    server.args.result_path = tmp_path / "run.h5"
+    server = make_server("FedAvg", "-lr", "1e9", *flags, result_path=tmp_path / "run.h5")
     with pytest.raises(RunError, match=rf"diverged in round {round_}: .*clients \[.*3\].*-lr"):
         server.train()
     with h5py.File(tmp_path / "run.h5") as file:

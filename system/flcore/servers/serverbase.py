@@ -27,7 +27,7 @@ from flcore.servers.support.uploads import RoundUploads
 from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from flcore.utils import interrupt, privacy
-from flcore.utils.errors import RunError, UsageError
+from flcore.utils.errors import DivergedError, UsageError
 from flcore.utils.runs.files import write_h5
 from flcore.utils.seeds import numpy_generator
 
@@ -290,11 +290,11 @@ class Server(RoundLoop):
         self.take(self.round_uploads.clients, self.round_uploads.messages)
         self.bytes_up = self.round_uploads.bytes
 
-    def diverged(self, reason: str) -> RunError:
+    def diverged(self, reason: str) -> DivergedError:
         """The error that ends a run whose numbers went wrong."""
         out = sorted(self.round_uploads.left_out)
         left_out = f"Left out in this round: clients {out}. " if out else ""
-        return RunError(
+        return DivergedError(
             f"training diverged in round {self.current_round}: {reason}. {left_out}{self.last_checkpoint()}"
             f"Try a smaller -lr than {self.learning_rate:g}. What was recorded before is in the result file"
         )
@@ -488,7 +488,8 @@ class Server(RoundLoop):
         (self.rs_train_loss if loss is None else loss).append(train_loss)
         self.rs_test_auc.append(test_auc)
         accuracy = per_client(correct, samples)
-        self._record(rs_round=self.current_round, rs_client_acc=accuracy)
+        if not self.eval_new_clients:
+            self._record(rs_round=self.current_round, rs_client_acc=accuracy)
         self.print_(test_acc, test_auc, train_loss)
         print(f"Std Test Accuracy: {np.nanstd(accuracy):.4f}")
         print(f"Std Test AUC: {np.nanstd(np.array(aucs) / np.maximum(samples, 1)):.4f}")

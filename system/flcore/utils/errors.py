@@ -15,6 +15,10 @@ class RunError(Exception):
     exit_code = 1
 
 
+class DivergedError(RunError):
+    """Its numbers went wrong: NaN, or beyond what a number can hold."""
+
+
 def report(error: Exception) -> int:
     """Prints what a user must know of `error` and returns the exit code; what is a defect of the program is raised."""
     code = getattr(error, "exit_code", RunError.exit_code)

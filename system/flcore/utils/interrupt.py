@@ -5,17 +5,36 @@ An exception thrown in the middle of anything can be swallowed there (inside a C
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
+MOMENT = "the clients now at work are done"
+
 _requested = False
-_moment = "the clients now at work are done"
+_moment = MOMENT
 
 
-def install() -> None:
-    """Takes over both signals for this process; a signal that the caller has ignored stays ignored."""
+@contextmanager
+def handled() -> Iterator[None]:
+    """Takes over both signals in the body; a signal that the caller has ignored stays ignored.
+
+    Only a process's main thread can; in another one nothing changes.
+    """
+    global _requested, _moment
+    before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _ask)
+            try:
+                before[number] = signal.signal(number, _ask)
+            except ValueError:  # not the main thread
+                break
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _requested, _moment = False, MOMENT
 
 
 def wait_for(moment: str) -> None:

@@ -9,6 +9,8 @@ client or purpose moves no other draw.
 import hashlib
 import operator
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -40,3 +42,16 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # numpy's global generator takes 32 bits
     torch.manual_seed(seed)
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """The body may seed and draw as it likes: afterwards all global generators are as they were."""
+    states = random.getstate(), np.random.get_state()
+    cards = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    with torch.random.fork_rng(cards):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])

@@ -1,12 +1,11 @@
 """Where a result comes from: a run's settings and their digest, the code's digest, versions, commit, platform."""
 
-import argparse
 import hashlib
 import json
 import math
 import platform
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -18,6 +17,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads"}
 NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
+NOT_SETTINGS |= {"device_id"}  # told by the device
 NOT_SETTINGS |= {"given", "method"}  # not values
 
 
@@ -39,14 +39,10 @@ def plain(value: Any) -> Any:
     return text if len(text) < 200 and "\n" not in text else type(value).__name__
 
 
-def run_settings(args: argparse.Namespace, data_digest: str | None, ignored: Collection[str] = ()) -> dict[str, Any]:
-    """All that decides a run's numbers: every argument but those in NOT_SETTINGS, and the digest of the data.
-
-    ignored: further arguments to leave out, those without effect on the chosen algorithm.
-    """
-    left_out = NOT_SETTINGS.union(ignored)
-    arguments = {name: plain(value) for name, value in sorted(vars(args).items()) if name not in left_out}
-    return arguments | {"data_digest": data_digest}
+def run_settings(values: Mapping[str, Any], data_digest: str | None) -> dict[str, Any]:
+    """All that decides a run's numbers: the values but for those in NOT_SETTINGS, and the digest of the data."""
+    settings = {name: plain(value) for name, value in sorted(values.items()) if name not in NOT_SETTINGS}
+    return settings | {"data_digest": data_digest}
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
@@ -77,8 +73,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def run_info(args: argparse.Namespace, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What run.json says of a run beside its settings and its state: arguments, versions, commit, platform, seed.
+def run_info(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What run.json says of a run beside its settings and its state: versions, commit, platform.
 
     `commit` and `dirty` are None outside a git checkout of this code. `extra` is added as it is: the point of
     evaluation, the data set's description, whatever else a reader should know.
@@ -87,9 +83,6 @@ def run_info(args: argparse.Namespace, extra: Mapping[str, Any] | None = None) -
     commit = _git("rev-parse", "HEAD") if ours else None
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     info: dict[str, Any] = {
-        "arguments": {n: plain(v) for n, v in sorted(vars(args).items()) if n not in ("given", "method")},
-        "given": sorted(getattr(args, "given", ())),
-        "seed": getattr(args, "seed", None),
         "versions": {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES},
         "commit": commit,
         "dirty": None if changes is None else bool(changes),

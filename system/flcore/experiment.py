@@ -1,0 +1,228 @@
+"""The one place where a run is wired:  Experiment(algorithm="FedCPD", dataset="Digits", cpd_align=5.0).run().accuracy
+
+`main.py`, the scripts, the tests and a notebook all use it. Running an experiment leaves nothing behind but its result
+files: global generators, torch's number of threads and signal handlers are afterwards what they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from flcore import registry
+from flcore.context import RunContext
+from flcore.data.ensure import ensure_dataset, known_datasets
+from flcore.executors.loop import LoopExecutor
+from flcore.executors.stacked import StackedExecutor
+from flcore.executors.threads import ThreadsExecutor
+from flcore.result import Repeat, Result
+from flcore.trainmodel.build import MODELS, build_model, known_model, split_head
+from flcore.utils import cli
+from flcore.utils.errors import RunError, UsageError
+from flcore.utils.runs.checkpoint import Checkpoints
+from flcore.utils.runs.claim import claim_run
+from flcore.utils.runs.provenance import NOT_SETTINGS, run_info, run_settings
+from flcore.utils.runs.read import read_run
+from flcore.utils.runs.record import RunFiles
+from flcore.utils.seeds import isolated, numpy_generator, seed_everything
+
+EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
+FILES = ("checkpoint_every", "resume", "reuse", "overwrite")  # flags that need a folder of results
+
+log = logging.getLogger(__name__)
+
+
+class Experiment:
+    """One algorithm on one data set with its settings, for all its repeats (``times``).
+
+    Args:
+        settings: the command line's flags by their long names, such as ``num_clients=20``. ``results_dir=None``:
+            nothing is written; otherwise results go where the command line puts them.
+
+    Raises:
+        UsageError: a name or a value is wrong; in the words of the command line, and with the nearest name.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.writes = settings.get("results_dir", "") is not None
+        method = registry.find(str(settings.get("algorithm", "FedAvg")))
+        given = {name: value for name, value in settings.items() if self.writes or name != "results_dir"}
+        self._take(cli.settle(method, given, registry.METHODS))
+        if not self.writes and (asked := [name for name in FILES if self.values[name]]):
+            raise UsageError(f"{asked[0]}: needs a folder of results, and results_dir is None")
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str]) -> Experiment:
+        """The experiment that a command line means."""
+        self = cls.__new__(cls)
+        self.writes = True
+        hints = {"model": MODELS, "dataset": known_datasets()}
+        self._take(cli.read(argv, registry.find(cli.algorithm_in(argv)), registry.METHODS, hints))
+        return self
+
+    def _take(self, arguments: cli.Arguments) -> None:
+        self.method: registry.Method = arguments.method
+        self.values = MappingProxyType({**arguments.values, "algorithm": self.method.name})
+        self.given, self.used = arguments.given, arguments.used
+        known_model(self.values["model"])
+        for note in arguments.notes:
+            log.warning(note)
+
+    # ---- building ------------------------------------------------------------------------------------------------
+
+    def context(self, repeat: int = 0, **changed: Any) -> RunContext:
+        """What is known of one repeat before its first round; makes the data set where it is missing.
+
+        changed: fields of the context to be taken instead.
+        """
+        with isolated():
+            return self._context(self._prepared(), repeat, **changed)
+
+    def server(self, repeat: int = 0, **changed: Any) -> Any:
+        """The server of one repeat, ready for `train` and without files, for whoever wants to look inside."""
+        with isolated():
+            return self._server(self._context(self._prepared(), repeat, **changed))
+
+    def _prepared(self) -> dict[str, Any]:
+        """The fields of the context that all repeats have in common."""
+        values = dict(self.values)
+        device = cli.resolve_device(argparse.Namespace(**values, given=self.given), log.info)
+        executor = values["executor"]
+        if executor == "auto":
+            executor = {"cpu": "threads", "cuda": "stacked"}.get(device.type, "loop")
+        data = self._data()
+        values |= data | {"device": device, "executor": executor}
+        digest = data["dataset"].digest()
+        return {
+            **data,
+            "method": self.method,
+            "algorithm": self.method.name,
+            "data_digest": digest,
+            "device": device,
+            "executor": executor,
+            "model_name": values["model"],
+            "seed": values["seed"],
+            "given": self.given,
+            "settings": run_settings({name: values[name] for name in (*self.used, "shape")}, digest),
+            "values": values,
+        }
+
+    def _data(self) -> dict[str, Any]:
+        """Makes sure that the data set is there and fits; tells its name, size and shape."""
+        values = self.values
+        clients, new, classes = (values[name] for name in ("num_clients", "num_new_clients", "num_classes"))
+        wanted = None if clients is None else clients + new
+        dataset = ensure_dataset(values["dataset"], wanted, values["data_dir"], log.info)
+        config = dataset.config()
+        if clients is None:
+            clients = config["num_clients"] - new
+            if clients < 1:
+                raise UsageError(f"-nnc {new} leaves no client: {dataset} has {config['num_clients']}.")
+        if classes not in (None, config["num_classes"]):
+            raise UsageError(f"-ncl {classes}: {dataset} has {config['num_classes']} classes; leave -ncl out.")
+        # Better refused now than after the model is built, or after training.
+        for i in (0, *range(clients, clients + new)):
+            dataset.read(i)
+        return {
+            "dataset": dataset,
+            "num_clients": clients,
+            "num_classes": config["num_classes"],
+            "shape": dataset.shape(),
+        }
+
+    def _context(self, prepared: Mapping[str, Any], repeat: int, **changed: Any) -> RunContext:
+        seeds = {
+            f"{name}_seed": int(numpy_generator(prepared["seed"], repeat, purpose).integers(2**31))
+            for name, purpose in (("model", "initial model"), ("module", "personal modules"))
+        }
+        known = {**prepared, **seeds, "repeat": repeat, "result_path": None, **changed}
+        if "model" not in known:
+            seed_everything(known["model_seed"])
+            model = build_model(known["model_name"], known["shape"], known["num_classes"])
+            known["model"] = (split_head(model) if self.method.head_split else model).to(known["device"])
+        return RunContext(**known)
+
+    def _server(self, context: RunContext) -> Any:
+        args = context if self.method.settings_class() else context.namespace()  # a PFLlib-style pair may add to it
+        server = self.method.server_class()(args, context.repeat)
+        options = {"stack_size": context.stack_size} if context.executor == "stacked" else {}
+        server.executor = EXECUTORS[context.executor](**options)
+        return server
+
+    # ---- running -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Runs all repeats (``prev`` to ``times``), each with its result files.
+
+        Raises:
+            UsageError: what the settings ask for cannot be done.
+            RunError: the run failed; what it recorded is in its files.
+            KeyboardInterrupt: the user ended it, likewise.
+        """
+        with isolated(), _threads(self.values["num_threads"]):
+            prepared, goal, repeats = self._prepared(), self.values["goal"], []
+            for repeat in range(self.values["prev"], self.values["times"]):
+                files = self._claim(prepared, goal, repeat)
+                goal = files.goal if files else goal
+                repeats.append(self._repeat(prepared, repeat, files))
+            return Result(tuple(repeats), prepared["settings"])
+
+    def _claim(self, prepared: Mapping[str, Any], goal: str, repeat: int) -> RunFiles | None:
+        if not self.writes:
+            return None
+        return claim_run(
+            *(self.values["results_dir"], prepared["dataset"], self.method.name, goal, repeat, prepared["settings"]),
+            **{name: self.values[name] for name in ("overwrite", "reuse", "resume")},
+            say=log.info,
+        )
+
+    def _repeat(self, prepared: Mapping[str, Any], repeat: int, files: RunFiles | None) -> Repeat:
+        if files and files.reused:
+            return Repeat(repeat, read_run(files.h5).arrays, files.info, files.h5)
+        if files:
+            # beside the settings: how the run is carried out, and which flags its command has
+            arguments = {name: value for name, value in sorted(prepared["values"].items()) if name in NOT_SETTINGS}
+            point = "A: after download, before training"
+            files.update(**run_info({"arguments": arguments, "given": self.given, "evaluation_point": point}))
+        with files.recording() if files else nullcontext():
+            context = self._context(prepared, repeat, result_path=files.h5 if files else None)
+            server = self._server(context)
+            if files:
+                files.update(**server.privacy)
+            if context.dataset.digest() != context.data_digest:
+                raise RunError(f"data set {context.dataset} was changed while this run was using it; start it again")
+            size = sum(parameter.numel() for parameter in context.model.parameters())
+            log.info(
+                f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
+                f"rounds, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
+            )
+            if server.has_own_loop():
+                log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
+            if files:
+                identity = files.info | {"num_clients": context.num_clients}
+                server.checkpoints = Checkpoints(files.h5, identity, context.checkpoint_every, context.resume, log.info)
+                server.checkpoints.check(server)
+            server.train()
+        if files:
+            log.info(f"results: {files.h5}")
+        lists = {name: getattr(server, name) for name in ("rs_test_acc", "rs_test_auc", "rs_train_loss")}
+        arrays = {name: np.asarray(values) for name, values in {**lists, **server.records}.items()}
+        return Repeat(repeat, arrays, files.info if files else {"status": "finished"}, files.h5 if files else None)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """torch's threads inside one operation are ``number`` in the body."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
