@@ -187,7 +187,7 @@ def walk(client: Any, objective: Objective, points: int) -> Path:
     return Path(received, kept, steps)
 
 
-def estimate(client: Any, points: int = 6, iterations: int = 5) -> Estimate | None:
+def estimate(client: Any, points: int = 4, iterations: int = 3) -> Estimate | None:
     """What ``client``'s round will show; None if it takes no step.
 
     Args:
@@ -249,7 +249,7 @@ class Observed:
         points, iterations: see `estimate`.
     """
 
-    def __init__(self, executor: Any, clients: Collection[int], points: int = 6, iterations: int = 5) -> None:
+    def __init__(self, executor: Any, clients: Collection[int], points: int = 4, iterations: int = 3) -> None:
         self.executor, self.clients = executor, frozenset(clients)
         self.points, self.iterations = points, iterations
         self.name = executor.name
