@@ -257,7 +257,8 @@ def test_from_python(npz, capsys):
     assert images_of(npz.parent / "one") == images_of(generate(npz, "-nc", 5, "--alpha", 1))
     for wrong, message in (
         ({"alpha": 0}, "--alpha must be above 0"),
-        ({"partition": "dirichlet"}, "must be iid or pat or dir or exdir, not 'dirichlet'"),
+        ({"num_clients": "many"}, "--num_clients must be a whole number"),
+        ({"partition": "dirichlet"}, "--partition must be iid, pat, dir, exdir, not 'dirichlet'"),
         ({"partition": "exdir", "balance": True}, "balance contradicts exdir"),
         ({"source": "nowhere.npz"}, "nowhere.npz is missing"),
     ):

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flcore.data.generate import ALPHAS, NUM_CLIENTS, Recipe, make
-from flcore.data.partition import SEED, TRAIN_RATIO
-from flcore.data.sources import KNOWN
+from flcore.data.generate import Recipe, make
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 
@@ -36,10 +34,9 @@ def parse(name: str, argv: list[str] | None = None) -> tuple[Recipe, argparse.Na
         parser.error("noniid needs a partition: pat, dir or exdir")
     if kind == "iid" and args.partition not in (None, "-"):
         print(f"note: the partition {args.partition} is ignored for iid")
-    settings = ("num_clients", "alpha", "classes_per_client", "train_ratio", "seed", "fraction", "min_samples")
-    values = {each: getattr(args, each) for each in (*settings, "repair", "source")}
+    values = {each: getattr(args, each) for each in Recipe.declared()}
     try:
-        recipe = Recipe(name, kind, args.balance == "balance", **values)
+        recipe = Recipe(name, **values | {"partition": kind, "balance": args.balance == "balance"})
     except UsageError as error:
         parser.error(str(error))
     for unused in recipe.unused():
@@ -68,18 +65,12 @@ def make_parser(name: str) -> argparse.ArgumentParser:
     ):
         shown = f"{{{','.join(choices)}}}"
         add(position, nargs="?", type=_word(*choices), default=default, metavar=shown, help=text)
-    names = "-nc", "--nc", "--num_clients"
-    add(*names, dest="num_clients", type=int, default=NUM_CLIENTS, help="number of clients (%(default)s)")
-    defaults = ", ".join(f"{alpha:g} for {kind}" for kind, alpha in ALPHAS.items())
-    add("--alpha", type=float, help=f"of Dirichlet: the smaller, the more unequal ({defaults})")
-    add("--classes_per_client", type=int, help=f"for pat and exdir ({KNOWN[name].class_per_client})")
-    add("--train_ratio", type=float, default=TRAIN_RATIO, help="part of a client's images to train on (%(default)s)")
-    add("--seed", type=int, default=SEED, help="another seed, another split (%(default)s)")
-    add("--fraction", type=float, default=1.0, help="take a random part of the images (%(default)s)")
-    minimum = "images that each client must get (PFLlib's: 40 or half the mean for dir, 10 for exdir; 2 otherwise)"
-    add("--min_samples", type=int, help=minimum)
-    add("--repair", action="store_true", help="reach the minimum by moving images from the largest clients if need be")
-    add("--source", type=Path, help="official files, .npz with x and y, or a folder of images (found or fetched)")
+    for setting, one in Recipe.declared().items():
+        if setting == "repair":
+            add("--repair", action="store_true", help=one.help)  # not followed by True: a positional word may come next
+        elif setting not in ("partition", "balance"):  # three words of PFLlib's
+            one.add_to(parser)
+    add("--nc", dest="num_clients", type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add("--out", type=Path, default=DATASET / name, help="the data set's folder (%(default)s)")
     add("--force", action="store_true", help="make it again even if it is there with the same settings")
     add("--plot", action="store_true", help="draw which client holds what: partition.png in the data set's folder")

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from flcore.data.generate import NUM_CLIENTS, generate
+from flcore.data.generate import Recipe, generate
 from flcore.data.reading import Config, DataSet
 from flcore.data.sources import KNOWN
 from flcore.utils.errors import RunError, UsageError
@@ -37,7 +37,7 @@ def ensure_dataset(
 
     # The settings other than the defaults, as our generators note them.
     arguments = config.get("arguments") or []
-    num_clients = num_clients or config.get("num_clients") or NUM_CLIENTS
+    num_clients = num_clients or config.get("num_clients") or Recipe.num_clients
     generator = os.path.relpath(DATASET / f"generate_{data}.py")
     command = ["python", generator, *arguments, "--num_clients", str(num_clients)]
     command += ["--out", str(data.folder)] if data.root.resolve() != DATASET else []

@@ -8,8 +8,7 @@ A generate_<Name>.py is the same as a command (`command`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,72 +29,74 @@ from flcore.data.partition import (
 from flcore.data.reading import Config, DataSet
 from flcore.data.sources import KNOWN, load
 from flcore.data.writing import is_made, pfllib_settings, write_dataset
+from flcore.hyperparams import Setting, setting
 from flcore.utils.errors import UsageError
 from flcore.utils.paths import DATASET
 from flcore.utils.seeds import numpy_generator
 
-NUM_CLIENTS = 20
 ALPHAS = {"dir": ALPHA, "exdir": 100.0}  # PFLlib's number for dir and its advice for exdir
+USUAL_ALPHAS = ", ".join(f"{alpha:g} for {kind}" for kind, alpha in ALPHAS.items())
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which images a data set has, and who gets which of them.
-
-    Args:
-        name: of the images, a key of `sources.KNOWN`.
-        partition: iid, pat (few classes a client), dir (Dirichlet shares) or exdir (Dirichlet shares of few classes).
-        balance: equal shares of a class, for iid and pat.
-        alpha: of the Dirichlet distribution, the smaller, the more unequal; by default 0.1 for dir, 100 for exdir.
-        classes_per_client: for pat and exdir; by default PFLlib's number for these images.
-        train_ratio: part of each client's images to train on.
-        fraction: of the images, drawn at random.
-        min_samples: images that each client must get; by default PFLlib's number.
-        repair: reach the minimum by moving images from the largest clients if need be.
-        source: the official files, an .npz with x and y, or a folder of images; by default found or fetched.
+    """Which images a data set has, and who gets which of them. The settings are flags of the generators' commands too.
 
     Raises:
         UsageError: a value is out of range, two contradict each other, or the source is missing.
     """
 
-    name: str
-    partition: str = "dir"
-    balance: bool = False
-    num_clients: int = NUM_CLIENTS
-    alpha: float | None = None
-    classes_per_client: int | None = None
-    train_ratio: float = TRAIN_RATIO
-    seed: int = SEED
-    fraction: float = 1.0
-    min_samples: int | None = None
-    repair: bool = False
-    source: Path | None = None
+    name: str  # of the images, a key of `sources.KNOWN`
+    partition: str = setting(
+        "dir",
+        "iid; pat, few classes a client; dir, Dirichlet shares; exdir, Dirichlet shares of few classes",
+        choices=KINDS,
+    )
+    balance: bool = setting(False, "equal shares of a class, for iid and pat")
+    num_clients: int = setting(20, "number of clients", least=1, short="-nc")
+    alpha: float | None = setting(
+        None, f"of Dirichlet: the smaller, the more unequal ({USUAL_ALPHAS})", type=float, above=0
+    )
+    classes_per_client: int | None = setting(
+        None, "of each client, for pat and exdir (PFLlib's number: 2, of Cifar100 10)", type=int, least=1
+    )
+    train_ratio: float = setting(TRAIN_RATIO, "part of each client's images to train on", above=0, below=1)
+    seed: int = setting(SEED, "another seed, another split", least=0)
+    fraction: float = setting(1.0, "take a random part of the images", above=0, most=1)
+    min_samples: int | None = setting(
+        None,
+        "images that each client must get (PFLlib's: 40 or half the mean for dir, 10 for exdir; 2 otherwise)",
+        type=int,
+        least=MIN_SAMPLES,
+    )
+    repair: bool = setting(False, "reach the minimum by moving images from the largest clients if need be")
+    source: Path | None = setting(
+        None, "official files, .npz with x and y, or a folder of images (found or fetched)", type=str
+    )
 
     def __post_init__(self) -> None:
         if self.name not in KNOWN:
             raise UsageError(f"there are no images {self.name!r}: known are {', '.join(sorted(KNOWN))}")
-        if self.partition not in KINDS:
-            raise UsageError(f"the partition must be {' or '.join(KINDS)}, not {self.partition!r}")
+        for name, one in self.declared().items():
+            try:
+                object.__setattr__(self, name, one.check(getattr(self, name)))
+            except ValueError as error:
+                raise UsageError(f"--{name} {error}") from None
         if self.balance and self.partition in ALPHAS:
             raise UsageError(f"balance contradicts {self.partition}, which shares by Dirichlet")
-        classes = KNOWN[self.name].num_classes
-        for name, fits, allowed in (
-            ("num_clients", self.num_clients >= 1, "at least 1"),
-            ("alpha", self.alpha is None or self.alpha > 0 and isfinite(self.alpha), "above 0 and finite"),
-            ("classes_per_client", self.classes_per_client is None or 1 <= self.classes_per_client <= classes,
-             f"at least 1 and at most {classes}"),
-            ("train_ratio", 0 < self.train_ratio < 1, "above 0 and below 1"),
-            ("seed", self.seed >= 0, "at least 0"),
-            ("fraction", 0 < self.fraction <= 1, "above 0 and at most 1"),
-            ("min_samples", self.min_samples is None or self.min_samples >= MIN_SAMPLES, f"at least {MIN_SAMPLES}"),
-        ):  # fmt: skip
-            if not fits:
-                raise UsageError(f"--{name} must be {allowed}, not {getattr(self, name)}")
+        most = KNOWN[self.name].num_classes
+        if self.classes_per_client is not None and self.classes_per_client > most:
+            raise UsageError(f"--classes_per_client must be at most {most}, not {self.classes_per_client}")
         if self.source is not None:
             source = Path(self.source).expanduser().resolve()
             if not source.exists():
                 raise UsageError(f"--source {source} is missing")
             object.__setattr__(self, "source", source)
+
+    @classmethod
+    def declared(cls) -> dict[str, Setting]:
+        """The settings by name, as flags."""
+        return {each.name: replace(each.metadata["setting"], name=each.name) for each in fields(cls) if each.metadata}
 
     def unused(self) -> list[str]:
         """The settings that are given but do not matter for this partition."""
@@ -107,7 +108,7 @@ class Recipe:
     def dirichlet(self) -> float:
         """The alpha in effect; PFLlib's config.json has one for iid and pat too."""
         usual = ALPHAS.get(self.partition, ALPHA)
-        return usual if self.alpha is None or self.partition not in ALPHAS else float(self.alpha)
+        return usual if self.alpha is None or self.partition not in ALPHAS else self.alpha
 
     @property
     def classes(self) -> int | None:
