@@ -169,7 +169,6 @@ class Settings:
     num_classes: int = 1
     round: int = 0  # the present one
     module_seed: int = 0  # of a rule's own modules
-    proto_clip: float = 0.0  # longest embedding (L2) in uploaded prototypes; 0: any
 
     @classmethod
     def declared(cls) -> dict[str, Setting]:

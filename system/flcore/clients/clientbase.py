@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from flcore.clients.localrule import PASS_BATCH, Data, LocalRule, Tensors, build_forward
+from flcore.clients.support import privacy
 from flcore.trainmodel.weights import Kept, Weights
-from flcore.utils import privacy
 from flcore.utils.runs.files import whole_file
 from flcore.utils.seeds import torch_generator
 
@@ -123,15 +122,20 @@ class Client(LocalRule):
         """False for a PFLlib-style client that brings its own `train`."""
         return cls.train is LocalRule.train
 
-    @classmethod
-    def hyperparameters(cls, args: Any) -> Any:
-        return replace(super().hyperparameters(args), proto_clip=args.proto_clip if args.proto_noise else 0.0)
+    def __init_subclass__(cls) -> None:
+        """A rule cannot go round `class_means`, where --proto_noise and --proto_min_count act.
 
-    def message(self, shares: tuple[str, ...]) -> Tensors:
-        message = super().message(shares)
-        if "prototypes" in message:
-            message = privacy.protect(message, self.data[1], self.args, self.args.repeat, self.round, self.id)
-        return message
+        Raises:
+            TypeError: this one would.
+        """
+        if own := {"message", "end_training", "class_means"} & vars(cls).keys():
+            raise TypeError(
+                f"{cls.__name__} overrides {', '.join(sorted(own))}; `local_end` and `announce` are for rules"
+            )
+
+    def class_means(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        key = self.args.repeat, self.round, self.id
+        return privacy.class_means(z, self.data[1], self.num_classes, self.args, *key)
 
     # ---- weights and data --------------------------------------------------------------------------------------------
 

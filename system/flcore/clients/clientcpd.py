@@ -30,12 +30,7 @@ from flcore.clients.clientbase import Client
 from flcore.clients.localrule import LocalRule, Phase, head_loss, subset
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.cpd import HierarchicalDistiller
-from flcore.trainmodel.prototypes import (
-    class_prototypes,
-    clip_lengths,
-    prototype_alignment_loss,
-    prototype_contrastive_loss,
-)
+from flcore.trainmodel.prototypes import prototype_alignment_loss, prototype_contrastive_loss
 
 
 @dataclass(frozen=True)
@@ -98,14 +93,11 @@ class clientCPD(Client, LocalRule):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        upload: dict[str, Tensor] = {}
-        if hp.cpd_align or hp.cpd_contrast:
-            x, y = data
-            z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
-            prototypes, counts = class_prototypes(z, y, hp.num_classes)
-            counts = counts if hp.cpd_proto_weighting == "count" else counts.clamp(max=1)
-            upload = {"prototypes": prototypes, "counts": counts}
-        return teacher_state(params, taught=True), upload
+        used = hp.cpd_align or hp.cpd_contrast
+        return teacher_state(params, taught=True), {"embeddings": forward.in_batches(params, data[0])} if used else {}
+
+    def announce(self, prototypes, counts):
+        return prototypes, counts if self.hp.cpd_proto_weighting == "count" else counts.clamp(max=1)
 
 
 def teacher_state(params: dict[str, Tensor], taught: bool) -> dict[str, Tensor]:

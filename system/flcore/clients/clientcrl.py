@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Tensors
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_contrastive_loss
+from flcore.trainmodel.prototypes import prototype_contrastive_loss
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,6 @@ class clientCRL(Client):
     def local_end(forward, params, data, shared, state, hp):
         x, y = data
         z = forward.in_batches(params, x)
-        prototypes, counts = class_prototypes(clip_lengths(z, hp.proto_clip), y, hp.num_classes)
         if "prototypes" in shared:
             seen = shared["seen"]
             known = seen[y].sum()  # the samples that L_con is about
@@ -93,7 +92,7 @@ class clientCRL(Client):
             measured = ((known > 0) & (seen.sum() > 1)).to(total.dtype)  # with one class L_con is 0 and says nothing
             loss = torch.where(measured > 0, total / known.clamp_min(1), state["loss"])
             state = {**state, "loss": loss, "measured": torch.maximum(state["measured"], measured)}
-        return {**state, **own_weights(params, hp)}, {"prototypes": prototypes, "counts": counts}
+        return {**state, **own_weights(params, hp)}, {"embeddings": z}
 
 
 def own_weights(params: Tensors, hp: CRLSettings) -> Tensors:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from flcore.clients.clientbase import Client
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,7 @@ class clientGH(Client):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
-        prototypes, counts = class_prototypes(z, y, hp.num_classes)
-        return state, {"prototypes": prototypes, "counts": counts.clamp(max=1)}
+        return state, {"embeddings": forward.in_batches(params, data[0])}
 
-    def message(self, shares):
-        """The shared head only comes down; it is not sent back."""
-        return super().message(())
+    def announce(self, prototypes, counts):
+        return prototypes, counts.clamp(max=1)

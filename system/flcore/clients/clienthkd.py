@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.prototypes import class_prototypes, prototype_alignment_loss
+from flcore.trainmodel.prototypes import prototype_alignment_loss
 
 SMALLEST_SQUARE = 1e-12  # below it a distance counts as constant: the root has no gradient at 0
 
@@ -74,12 +74,13 @@ class clientHKD(Client):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        x, y = data
-        z = forward.in_batches(params, x)
+        z = forward.in_batches(params, data[0])
         with torch.no_grad():
             soft = F.softmax(forward.call("head", params, z) / hp.tau, dim=1)
-        knowledge, counts = class_prototypes(torch.cat([z, soft], dim=1), y, hp.num_classes)
-        return state, {"prototypes": knowledge, "counts": torch.where(counts >= hp.nu * len(y), counts, 0)}
+        return state, {"embeddings": torch.cat([z, soft], dim=1)}
+
+    def announce(self, prototypes, counts):
+        return prototypes, torch.where(counts >= self.hp.nu * self.train_samples, counts, 0)
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Tensors
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.ktl import Transfer, arcface_loss
-from flcore.trainmodel.prototypes import class_prototypes, unit
+from flcore.trainmodel.prototypes import unit
 
 CLIP = 100.0
 PROJECTOR = "transfer.projector."
@@ -102,11 +102,11 @@ class clientKTL(Client):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        x, y = data
         with torch.no_grad():
-            points = unit(forward.call("head", params, forward.in_batches(params, x)))
-        means, counts = class_prototypes(points, y, hp.num_classes)
-        return state, {"prototypes": unit(means), "counts": counts.clamp(max=1).to(torch.uint8)}
+            return state, {"embeddings": unit(forward.call("head", params, forward.in_batches(params, data[0])))}
+
+    def announce(self, prototypes, counts):
+        return unit(prototypes), counts.clamp(max=1).to(torch.uint8)
 
     @staticmethod
     def local_predict(forward, params, x, shared, state, hp):

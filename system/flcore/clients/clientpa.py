@@ -26,10 +26,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Phase, Tensors
+from flcore.clients.localrule import Phase
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.pa import FeatureGenerator, choose
-from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_alignment_loss
+from flcore.trainmodel.prototypes import prototype_alignment_loss
 
 DECAY, LEAST_ALPHA = 0.98, 1e-4
 
@@ -83,17 +83,15 @@ class clientPA(Client):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
-        return state, {"prototypes": class_prototypes(z, y, hp.num_classes)[0]}
+        return state, {"embeddings": forward.in_batches(params, data[0])}
 
-    def message(self, shares: tuple[str, ...]) -> Tensors:
-        """Also ``counts`` (C,): the labels met in this round, by going through its mini-batches again."""
-        counts = torch.zeros(self.num_classes, dtype=torch.int64, device=self.device)
+    def announce(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As numbers of samples the labels met in this round, by going through its mini-batches again."""
+        met = torch.zeros_like(counts)
         for _, y in self._steps(self.load_train_data(), self.local_plan(self.hp)[0]):
-            counts += F.one_hot(y, self.num_classes).sum(0)
-        self.upload = self.upload | {"counts": counts}
-        return super().message(shares)
+            met += F.one_hot(y, self.num_classes).sum(0)
+        met = torch.where(counts > 0, met, 0)
+        return torch.where(met[:, None] > 0, prototypes, 0), met
 
 
 def alpha(hp: PASettings) -> float:

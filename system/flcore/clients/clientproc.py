@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Forward, Phase, Tensors
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, prototype_contrastive_loss, unit
+from flcore.trainmodel.prototypes import prototype_contrastive_loss, unit
 
 MODEL = ("base.", "projection.", "classifier.")  # prefixes of the network that FedProc trains and shares
 
@@ -65,12 +65,8 @@ class clientProc(Client):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        x, y = data
-        features = forward.in_batches(params, x)
         with torch.no_grad():
-            z = clip_lengths(projected(forward, params, features), hp.proto_clip)
-            centres, counts = class_prototypes(z, y, hp.num_classes)
-        return state, {"prototypes": centres, "counts": counts}
+            return state, {"embeddings": projected(forward, params, forward.in_batches(params, data[0]))}
 
     @staticmethod
     def local_predict(forward, params, x, shared, state, hp):

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.prototypes import class_prototypes, clip_lengths, nearest_prototype, prototype_alignment_loss
+from flcore.trainmodel.prototypes import nearest_prototype, prototype_alignment_loss
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,10 @@ class clientProto(Client):
 
     @staticmethod
     def local_end(forward, params, data, shared, state, hp):
-        x, y = data
-        z = clip_lengths(forward.in_batches(params, x), hp.proto_clip)
-        prototypes, counts = class_prototypes(z, y, hp.num_classes)
-        counts = counts if hp.proto_weighting == "count" else counts.clamp(max=1)
-        return state, {"prototypes": prototypes, "counts": counts}
+        return state, {"embeddings": forward.in_batches(params, data[0])}
+
+    def announce(self, prototypes, counts):
+        return prototypes, counts if self.hp.proto_weighting == "count" else counts.clamp(max=1)
 
     @staticmethod
     def local_predict(forward, params, x, shared, state, hp):

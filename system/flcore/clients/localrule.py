@@ -22,6 +22,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from flcore.hyperparams import Settings
+from flcore.trainmodel.prototypes import class_prototypes
 
 Tensors = dict[str, Tensor]
 Data = tuple[Tensor, Tensor]
@@ -271,7 +272,11 @@ class LocalRule:
     def local_end(
         forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: Any
     ) -> tuple[Tensors, Tensors]:
-        """After training: the new state, and what is uploaded besides the shared weights."""
+        """After training: the new state, and what is uploaded besides the shared weights.
+
+        A rule that sends class means does not make them. It uploads ``embeddings`` (n, D), of what they are the means,
+        in the order of ``data``, and `end_training` makes ``prototypes`` (C, D) and ``counts`` (C,) of them.
+        """
         return state, {}
 
     @staticmethod
@@ -361,9 +366,25 @@ class LocalRule:
 
     def end_training(self, params: Tensors, hp: Any) -> None:
         """Takes over the trained ``params``, with what the rule makes of them."""
-        self.state, self.upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
-        self.params = params
+        self.state, upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
+        if own := {"prototypes", "counts"} & upload.keys():
+            raise ValueError(f"{type(self).__name__}.local_end uploads {', '.join(sorted(own))}; give `embeddings`")
+        if "embeddings" in upload:
+            prototypes, counts = self.announce(*self.class_means(upload.pop("embeddings")))
+            upload |= {"prototypes": prototypes, "counts": counts}
+        self.upload, self.params = upload, params
         self.train_time_cost["num_rounds"] += 1
+
+    def class_means(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the samples' embeddings z (n, D) the means of the classes (C, D), and the samples (C,) behind each.
+
+        All class means that leave a client are made here, so that a host can blur them or leave some out.
+        """
+        return class_prototypes(z, self.data[1], self.hp.num_classes)
+
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """What goes up of `class_means`; here both as they are. A rule may tell less, such as 1 for every number."""
+        return prototypes, counts
 
     def draws(self) -> torch.Generator | None:
         """The generator of this round's `local_draw`; a host of rules that draw overrides it."""

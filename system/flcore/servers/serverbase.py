@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from flcore.clients.clientbase import load_item, save_item
 from flcore.clients.localrule import Tensors, build_forward
+from flcore.clients.support import privacy
 from flcore.servers.messages import is_finite
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.servers.support import dlg, faults
@@ -26,7 +27,7 @@ from flcore.servers.support.robust import robust_mean, robust_prototypes
 from flcore.servers.support.uploads import RoundUploads
 from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
-from flcore.utils import interrupt, privacy
+from flcore.utils import interrupt
 from flcore.utils.errors import DivergedError, UsageError
 from flcore.utils.runs.files import write_h5
 from flcore.utils.seeds import numpy_generator

@@ -125,7 +125,7 @@ class RoundUploads:
     def upload_of(self, client: Any) -> Tensors:
         """What reaches the server from a client, as an attacker has left it."""
         server = self.server
-        upload: Tensors = client.message(server.shares)
+        upload: Tensors = client.message(server.shares if server.method.weights_up else ())
         if server.args.attack not in ("signflip", "noise") or not server.attackers[client.id]:
             return upload
         draw = torch_generator(server.args.seed, server.times, server.current_round, client.id, "attack")

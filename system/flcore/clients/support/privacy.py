@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
 from flcore.utils.cli import ours
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import torch_generator
@@ -75,22 +76,21 @@ def sensitivity(sizes: Tensor, clip: float) -> Tensor:
     return 2 * clip / sizes
 
 
-def protect(message: dict[str, Tensor], y: Tensor, args: Any, *key: int) -> dict[str, Tensor]:
-    """An upload with ``prototypes`` (C, ...) and ``counts`` (C,), as the flags want it; off: the very same.
+def class_means(z: Tensor, y: Tensor, num_classes: int, args: Any, *key: int) -> tuple[Tensor, Tensor]:
+    """`class_prototypes` as the flags want it: of embeddings z (n, D) with labels y (n,) -> (C, D), counts (C,).
 
-    y: labels of the client's samples; key: repeat, round and client, for the noise. A class of fewer than
-    --proto_min_count samples looks like one that the client does not hold.
+    With --proto_noise embeddings are clipped, averaged and blurred; a class of fewer than --proto_min_count samples
+    looks like one that the client does not hold. Whatever is done to the result later is covered by the guarantee.
+
+    Args:
+        key: repeat, round and client, for the noise.
     """
+    prototypes, counts = class_prototypes(clip_lengths(z, args.proto_clip) if args.proto_noise else z, y, num_classes)
     if args.proto_min_count <= 1 and not args.proto_noise:
-        return message
-    prototypes, counts = message["prototypes"], message["counts"]
-    sizes = torch.bincount(y, minlength=len(counts))
+        return prototypes, counts
     if args.proto_noise:
         noise = torch.randn(prototypes.shape, generator=torch_generator(args.seed, *key, "prototype noise"))
-        scale = args.proto_noise * sensitivity(sizes.clamp_min(1), args.proto_clip)
+        scale = args.proto_noise * sensitivity(counts.clamp_min(1), args.proto_clip)
         prototypes = prototypes + scale[:, None] * noise.to(prototypes)
-    kept = (counts > 0) & (sizes >= args.proto_min_count)
-    return message | {
-        "prototypes": torch.where(kept[:, None], prototypes, 0),
-        "counts": torch.where(kept, counts, 0),
-    }
+    kept = counts >= max(args.proto_min_count, 1)
+    return torch.where(kept[:, None], prototypes, 0), torch.where(kept, counts, 0)

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from flcore import registry
+from flcore.clients.clientavg import clientAVG
+from flcore.clients.support import privacy
 from flcore.servers.messages import message_bytes
 from flcore.trainmodel.prototypes import class_prototypes, clip_lengths
-from flcore.utils import privacy
 from flcore.utils.errors import UsageError
-from support import same_tensors
+from support import SHORT, same_tensors
 
 PROTOTYPES = [method.name for method in registry.METHODS if method.prototypes]
 NOISY = [method.name for method in registry.METHODS if method.prototypes and not method.noise_refusal]
@@ -44,17 +45,90 @@ def test_the_prototype_of_a_single_sample_is_its_embedding(make_server):
         torch.testing.assert_close(upload["prototypes"][label], embedding)
 
 
-def test_methods_say_whether_they_upload_prototypes(make_server):
-    for name in [method.name for method in registry.METHODS]:
-        server = make_server(name, "-gr", "1", "-ls", "0", "-dlg", "False")
-        server.current_round = 0
-        server.send_models()
-        client = server.clients[0]
-        client.state, client.upload = client.local_end(
-            client.forward, client.params, client.data, client.shared, client.state, client.hp
-        )
-        assert ("prototypes" in client.message(server.shares)) is (name in PROTOTYPES), name
+# ---- the one step that makes class means -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [method.name for method in registry.METHODS])
+def test_every_upload_of_prototypes_goes_through_the_one_step(name, make_server, monkeypatch):
+    """What the step gives is what arrives, for every method that sends prototypes; the others never ask it."""
+    made = {}
+
+    def noted(z, y, num_classes, args, *key):
+        assert len(z) == len(y)
+        made[key[-1]] = means = torch.full((num_classes, z.shape[1]), 0.5), torch.full((num_classes,), 1000)
+        return means
+
+    monkeypatch.setattr(privacy, "class_means", noted)
+    server = make_server(name, "-gr", "1", *SHORT.get(name, ()))
+    server.aggregate_parameters = lambda: None
+    after_a_round(server)
+    assert set(made) == ({0, 1, 2, 3} if name in PROTOTYPES else set())
+    for upload in server.uploaded_models:
+        assert ("prototypes" in upload) is (name in PROTOTYPES)
+        if name in PROTOTYPES:
+            rows = upload["prototypes"][upload["counts"] > 0]
+            assert len(rows) and (rows == rows.max()).all()
     assert {"FedCPD", "FedProto", "FedTGP", "FedGH", "FedProc", "FedPA", "FedCRL", "FedHKD", "FedKTL"} == {*PROTOTYPES}
+
+
+def extended(server, **methods):
+    """The server's clients with a rule of their own, as a new method brings one."""
+    rule = type("clientNew", (type(server.clients[0]),), methods)
+    for client in server.clients:
+        client.__class__ = rule
+    return server
+
+
+def test_a_new_way_to_send_prototypes_is_clipped_and_blurred_as_well(make_server, no_opacus):
+    """Embeddings of length 1000 become means of length at most the clip, 0.01, and noise of the known scale."""
+
+    def local_end(forward, params, data, shared, state, hp):
+        far = torch.zeros(len(data[1]), 40_000)
+        far[:, 0] = 1000.0
+        return state, {"embeddings": far}
+
+    flags = ("-gr", "1", "--proto_noise", "0.5", "--proto_clip", "0.01", "--proto_min_count", "2")
+    server = extended(make_server("FedProto", *flags), local_end=staticmethod(local_end))
+    server.aggregate_parameters = lambda: None
+    after_a_round(server)
+    for client, upload in zip(server.clients, server.uploaded_models, strict=True):
+        sizes = torch.bincount(client.data[1], minlength=4)
+        assert torch.equal(upload["counts"] > 0, sizes >= 2)
+        for c in (sizes >= 2).nonzero().flatten().tolist():
+            row, scale = upload["prototypes"][c], 0.5 * 2 * 0.01 / sizes[c].item()
+            assert row[1:].std().item() == pytest.approx(scale, rel=0.03)
+            assert abs(row[0].item() - 0.01) < 6 * scale
+
+
+def test_what_a_rule_does_to_the_means_comes_after_the_noise(make_server, no_opacus):
+    seen = []
+
+    def announce(self, prototypes, counts):
+        seen.append(prototypes.norm(dim=1).amin().item())
+        return 10 * prototypes, counts
+
+    server = extended(make_server("FedProto", "-gr", "1", "--proto_noise", "1000"), announce=announce)
+    after_a_round(server)
+    assert len(seen) == 4 and min(size for size in seen if size) > 50  # noise of 2 * 5 * 1000 / n, no bare mean
+
+
+@pytest.mark.parametrize("name", ["prototypes", "counts"])
+def test_a_rule_that_makes_means_by_itself_is_refused(name, make_server):
+    def local_end(forward, params, data, shared, state, hp):
+        return state, {name: torch.ones(4, 2)}
+
+    server = extended(make_server("FedAvg", "-gr", "1"), local_end=staticmethod(local_end))
+    with pytest.raises(ValueError, match=f"clientNew.local_end uploads {name}; give `embeddings`"):
+        server.train()
+
+
+@pytest.mark.parametrize("name", ["message", "end_training", "class_means"])
+def test_a_rule_cannot_go_round_the_step(name):
+    with pytest.raises(TypeError, match=f"clientNew overrides {name}"):
+        type("clientNew", (clientAVG,), {name: lambda self: None})
+
+
+# ---- minimum counts and noise ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PROTOTYPES)
@@ -98,29 +172,28 @@ def test_clipping_shortens_long_rows_only():
 
 @pytest.mark.parametrize("name", NOISY)
 def test_what_noise_is_added_to_is_a_mean_of_clipped_embeddings(name, make_server, no_opacus):
-    server = after_a_round(make_server(name, "-gr", "1", "--proto_noise", "0.5", "--proto_clip", "0.01"))
-    for client, sent in zip(server.clients, server.uploaded_models, strict=True):
-        clean = client.upload["prototypes"]
-        assert 0 < clean.norm(dim=1).max() <= 0.01 * (1 + 1e-5)
-        held = sent["counts"] > 0
-        assert (sent["prototypes"] - clean).abs().amax(1)[held].gt(0).all()
-        assert not sent["prototypes"][~held].any()
+    flags = ("-gr", "1", "--proto_clip", "0.01", *SHORT.get(name, ()))
+    servers = [after_a_round(make_server(name, *flags, "--proto_noise", noise)) for noise in ("0.5", "1e-12")]
+    for noisy, clean in zip(*(server.uploaded_models for server in servers), strict=True):
+        held = clean["counts"] > 0
+        assert 0 < clean["prototypes"].norm(dim=1).max() <= 0.01 * (1 + 1e-5)
+        assert (noisy["prototypes"] - clean["prototypes"]).abs().amax(1)[held].gt(1e-6).all()
+        assert not noisy["prototypes"][~held].any()
 
 
 def test_noise_has_the_scale_of_its_class_and_a_key_of_its_own(make_server, no_opacus):
     args = make_server("FedCPD", "--proto_noise", "0.5", "--proto_clip", "2").args
     y = torch.tensor([0] * 4 + [2] * 10)
-    message = {"prototypes": torch.zeros(3, 40_000), "counts": torch.tensor([1, 0, 1]), "base.w": torch.ones(2)}
-    sent = privacy.protect(message, y, args, 0, 3, 1)
-    rows = sent["prototypes"]
+    z = torch.zeros(14, 40_000)
+    rows, counts = privacy.class_means(z, y, 3, args, 0, 3, 1)
     assert rows[0].std().item() == pytest.approx(0.5, rel=0.02)  # 0.5 * 2 * 2 / 4
     assert rows[2].std().item() == pytest.approx(0.2, rel=0.02)  # 0.5 * 2 * 2 / 10
     assert not rows[1].any() and abs(rows[0].mean()) < 5 * 0.5 / 200
-    assert sent["base.w"] is message["base.w"]
-    assert same_tensors(sent, privacy.protect(message, y, args, 0, 3, 1))
+    assert counts.tolist() == [4, 0, 10]
+    assert torch.equal(rows, privacy.class_means(z, y, 3, args, 0, 3, 1)[0])
     for key in ((1, 3, 1), (0, 4, 1), (0, 3, 2)):  # repeat, round, client
-        correlation = torch.corrcoef(torch.stack([rows[0], privacy.protect(message, y, args, *key)["prototypes"][0]]))
-        assert abs(correlation[0, 1]) < 0.03
+        other = privacy.class_means(z, y, 3, args, *key)[0]
+        assert abs(torch.corrcoef(torch.stack([rows[0], other[0]]))[0, 1]) < 0.03
 
 
 def exact_delta(epsilon, mu):
@@ -153,8 +226,9 @@ def test_off_is_the_very_same(make_server):
     flags = make_server("FedCPD", "-gr", "2", "--proto_noise", "0", "--proto_clip", "0.1", "--proto_min_count", "1")
     assert same_tensors(plain.last_message, after_a_round(flags).last_message)
     assert flags.privacy == {} and "rs_dp_epsilon" not in flags.records
-    message = {"prototypes": torch.ones(4, 2), "counts": torch.ones(4)}
-    assert privacy.protect(message, torch.arange(4), flags.args, 0, 0, 0) is message
+    z, y = torch.randn(9, 5), torch.arange(9) % 3
+    for off, plain in zip(privacy.class_means(z, y, 4, flags.args, 0, 0, 0), class_prototypes(z, y, 4), strict=True):
+        assert torch.equal(off, plain)
 
 
 def test_methods_that_cannot_take_noise_refuse(make_server):

@@ -1,0 +1,1 @@
+"""The parts that `Client` is composed of."""
