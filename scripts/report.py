@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flcore.reporting import provenance, read_results, tables
+from flcore.utils import console
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.terminal import replace_missing_signs
 
 FIGURES = ("curves", "clients", "forgetting", "traffic", "seconds", "partition")
 
@@ -137,5 +137,5 @@ def _say(paragraphs: Sequence[str], kind: str) -> None:
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `report.py ... | head` ends without a word
-    replace_missing_signs()
+    console.replace_missing_signs()
     sys.exit(main())

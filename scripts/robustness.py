@@ -51,7 +51,7 @@ def accuracy(args: argparse.Namespace, algorithm: str, attack: str, rate: int, a
         return "diverged"
     finally:
         print(f"{algorithm} {goal}", file=sys.stderr)
-    last = result.records[-1]
+    last = result.frame.iloc[-1].dropna()
     return f"{100 * last.get('benign_acc', last['test_acc']):.1f}"
 
 

@@ -35,4 +35,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    console.replace_missing_signs()
     sys.exit(main())

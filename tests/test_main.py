@@ -1,6 +1,7 @@
 """The command line, as a user types it: exit codes, messages, result files."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -163,3 +164,12 @@ def test_fedcpd_on_digits_gives_the_same_curve_again(run, tmp_path):
             }
     assert curves["first"] == curves["second"] != curves["other"]
     assert curves["first"]["rs_train_loss"][-1] < 4 and curves["first"]["rs_test_acc"][-1] > 0.2
+
+
+def test_signs_that_the_terminal_lacks_are_replaced(data_root, tmp_path):
+    command = [sys.executable, "main.py", "-data", "Tiny", "-m", "MLR", "-gr", "1", "--data_dir", str(data_root)]
+    command += ["--results_dir", str(tmp_path)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=REPO / "system", env=environment, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert b" +- " in done.stdout and b"?" not in done.stdout

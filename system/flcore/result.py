@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flcore.utils.records import table
+from flcore.utils.runs.read import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Curve = NDArray[np.float64]
 
@@ -76,11 +79,6 @@ class Repeat(Curves):
         return np.asarray(each[-1] if len(each) else (), dtype=np.float64)
 
     @property
-    def records(self) -> list[dict[str, Any]]:
-        """One row for every round, see `flcore.utils.records`."""
-        return [{"repeat": self.repeat, **row} for row in table(self.arrays)]
-
-    @property
     def paths(self) -> dict[str, Path]:
         """The files that there are: results, run (run.json) and model (what the clients got last)."""
         if self.path is None:
@@ -95,7 +93,7 @@ class Result(Curves):
     """An experiment's repeats (``times``; one unless asked for).
 
     With several, a curve is their mean, as far as the shortest goes, and so are `accuracy` and `client_accuracies`;
-    `records` holds the rows of all, told apart by ``repeat``.
+    `frame` holds the rounds of all, told apart by ``repeat``.
 
     settings: what decided the numbers.
     """
@@ -124,9 +122,23 @@ class Result(Curves):
         return np.mean([repeat.client_accuracies for repeat in self.repeats], axis=0)
 
     @property
-    def records(self) -> list[dict[str, Any]]:
-        """One row for every round of every repeat: `pandas.DataFrame(result.records)`."""
-        return [row for repeat in self.repeats for row in repeat.records]
+    def frame(self) -> pd.DataFrame:
+        """One row a repeat and round, with the columns of `flcore.reporting.load`."""
+        from flcore.reporting.frames import results_of  # with pandas, which takes its time
+
+        names = {name: str(self.settings[name]) for name in ("dataset", "algorithm")}
+        runs = [
+            Run(
+                path=repeat.path or Path(),
+                arrays=dict(repeat.arrays),
+                info={"settings": dict(self.settings), **repeat.info},
+                goal=str(repeat.info.get("goal", "")),
+                repeat=repeat.repeat,
+                **names,
+            )
+            for repeat in self.repeats
+        ]
+        return results_of(runs).rounds
 
     @property
     def paths(self) -> list[dict[str, Path]]:

@@ -17,10 +17,10 @@ ORDER = [
     "flcore.servers",
     "flcore.executors",
     "flcore.registry",
+    "flcore.reporting",
     "flcore.context",
     "flcore.result",
     "flcore.experiment",
-    "flcore.reporting",
     "flcore.convergence",
     "main",
     "utils",  # PFLlib's names, which nothing of ours needs

@@ -3,9 +3,11 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flcore import reporting
+from flcore.experiment import Experiment
 from flcore.reporting.frames import clients_of, rounds_of
 from flcore.utils.errors import UsageError
 from flcore.utils.runs.files import write_h5
@@ -181,3 +183,13 @@ def test_names_of_data_sets_may_hold_underscores(tmp_path, name, parts):
 
 def test_nothing_to_join_is_no_error():
     assert clients_of({}).empty and rounds_of({}).empty
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_result_just_made_has_the_same_frame_as_its_files(tmp_path, data_root, written):
+    settings = {"algorithm": "FedRep", "dataset": "Tiny", "model": "MLR", "global_rounds": 2, "times": 2, "seed": 3}
+    made = Experiment(**settings, data_dir=str(data_root), results_dir=str(tmp_path) if written else None).run().frame
+    assert made[["run", "repeat", "round"]].to_numpy().tolist() == [[r, r, t] for r in range(2) for t in range(3)]
+    assert set(made["algorithm"]) == {"FedRep"} and set(made["seed"]) == {3} and made["test_acc"].notna().all()
+    if written:
+        pd.testing.assert_frame_equal(made, reporting.load(tmp_path))

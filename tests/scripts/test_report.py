@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 
@@ -9,9 +10,8 @@ import h5py
 import pytest
 
 import report
-from flcore import registry
-from flcore.reporting import provenance, read_results
-from flcore.utils import cli
+from flcore.experiment import Experiment
+from flcore.reporting import figures, provenance, read_results
 from flcore.utils.runs.files import write_h5
 from support import REPO
 from support.results import make_run, make_seeds
@@ -32,17 +32,18 @@ def test_differences_name_what_differs_and_nothing_else(tmp_path):
     assert rows == [["settings.lr", "0.1", "0.2"], ["settings.data_digest", "x", "y"]] and lines == []
 
 
-def test_the_command_of_a_run_is_read_back_as_what_was_given(tmp_path):
-    given = {"local_learning_rate": 0.05, "global_rounds": 3, "model": "MLR", "learning_rate_decay": True}
-    path = make_run(tmp_path, "FedRep", dataset="Digits", goal="two words", seed=4, **given)
-    command = provenance.command_of(read_results([path])[0].files[0])
-    assert command.startswith("python main.py --algorithm FedRep --dataset Digits --data_dir ")
-    words = subprocess.run(["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True).stdout.split(
-        "\n"
-    )
-    args = cli.read(words[2:-1], registry.find("FedRep"), registry.METHODS).namespace()
-    assert {name: getattr(args, name) for name in given} == given
-    assert (args.goal, args.seed, args.data_dir) == ("two words", 4, str(tmp_path))
+def test_the_command_of_a_run_makes_it_again(data_root, tmp_path):
+    flags = ["-algo", "FedRep", "-data", "Tiny", "-m", "MLR", "-gr", "1", "-lr", "0.05", "-ld", "-sd", "4", "-t", "2"]
+    flags += ["-go", "two words", "-pls", "3", "--data_dir", str(data_root), "--results_dir", str(tmp_path / "a b")]
+    first = Experiment.from_argv(flags)
+    first.run()
+    results, _ = read_results([tmp_path / "a b"])
+    assert figures.partition(results).axes[0].collections  # the data set is found, and still the same
+    for run in results.files:
+        command = provenance.command_of(run)
+        assert command.startswith("python main.py --algorithm FedRep --dataset Tiny --data_dir ")
+        again = Experiment.from_argv(shlex.split(command)[2:])
+        assert again.values == first.values and set(again.given) == set(first.given)
 
 
 def test_the_command_prints_a_table_and_writes_a_picture(tmp_path):

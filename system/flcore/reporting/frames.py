@@ -20,23 +20,8 @@ from numpy.typing import NDArray
 
 from flcore import registry
 from flcore.utils.errors import UsageError
+from flcore.utils.records import EVALUATED, TRAINED
 from flcore.utils.runs.read import Run, read_run
-
-# The n-th entry of these arrays belongs to the n-th evaluation, in round rs_round[n]; those after training have none
-# for the last evaluation, after which nothing is trained.
-EVALUATED: tuple[str, ...] = (
-    "test_acc",
-    "test_auc",
-    "test_mean",
-    "test_std",
-    "worst_decile",
-    "best_decile",
-    "forgetting",
-    "benign_acc",
-)
-EVALUATED += ("test_acc_after", "train_loss")
-# The n-th entry of these belongs to the n-th round of training.
-TRAINED = ("bytes_down", "bytes_up", "seconds", "simulated_seconds", "left_out", "late", "dp_epsilon")
 
 IDENTITY = ["dataset", "algorithm", "label", "goal", "seed", "repeat", "status"]
 SEEDS = ("seed", "repeat", "goal")  # what may differ between two runs of one setting

@@ -1,7 +1,8 @@
-"""What a command writes on the terminal, beside the lines that are its output: messages of the `logging` module."""
+"""What a command writes on the terminal: messages of the `logging` module beside its output, in signs that it has."""
 
 from __future__ import annotations
 
+import codecs
 import logging
 import sys
 from collections.abc import Iterator
@@ -30,3 +31,25 @@ def messages(level: int = logging.INFO) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
+
+
+# What stands in for a sign that the terminal's character set lacks; any other becomes a question mark.
+PLAIN = {"–": "-", "—": "-", "−": "-", "±": "+-", "…": "...", "†": "+", "‡": "++", "×": "x", "µ": "u", "’": "'"}
+PLAIN |= {"“": '"', "”": '"', "→": "->", "│": "|", "█": "#", "▏": "|"}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("plain", _plain)
+
+
+def replace_missing_signs() -> None:
+    """Makes standard output and standard error write plain signs for those that their character set lacks, where they
+    would end the program otherwise."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not so where a notebook or a test has put its own in place
+            stream.reconfigure(errors="plain")

@@ -1,4 +1,4 @@
-"""The numbers of one round as a row of a table, from the arrays that a run records."""
+"""The numbers of one round, from the arrays that a run records; `flcore.reporting.frames` has a table of all."""
 
 from __future__ import annotations
 
@@ -34,9 +34,3 @@ def row(arrays: Mapping[str, Sequence[Any] | NDArray[Any]], number: int) -> dict
                 value = values[index]
                 found[name] = value.item() if isinstance(value, np.generic) else value
     return found
-
-
-def table(arrays: Mapping[str, Sequence[Any] | NDArray[Any]]) -> list[dict[str, Any]]:
-    """One row for every round; for what a round has no number, its row has no entry (pandas: NaN)."""
-    trained = max((len(arrays.get(f"rs_{name}", ())) for name in TRAINED), default=0)
-    return [row(arrays, number) for number in sorted({*range(trained), *map(int, arrays.get("rs_round", ()))})]
