@@ -12,8 +12,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import bench  # noqa: E402 (the folder of scripts is no package)
-import pfllib_loop  # noqa: E402
+import benchmark.data
+from benchmark import command, parts, pfllib_loop
+from benchmark.contestants import Ours, Setting, StandIn, Timing, round_seconds
+from benchmark.passes import Bare, matmul_rate, operations
+from benchmark.turns import ratio, take_turns
+from flcore.utils.errors import RunError
 from flcore.utils.seeds import torch_generator
 from support import REPO
 
@@ -32,8 +36,8 @@ def setting(data_root):
     """`setting()`: what the contestants share, on the tiny data set."""
 
     def make(*flags, dataset="Tiny"):
-        args = bench.read_arguments(["-data", dataset, "-dev", "cpu", *flags])
-        return bench.Setting(args, data_root, dataset)
+        args = command.read_arguments(["-data", dataset, "-dev", "cpu", *flags])
+        return Setting(args, data_root, dataset)
 
     return make
 
@@ -64,7 +68,7 @@ def test_the_stand_in_does_the_mathematics_of_our_loop(setting, monkeypatch, alg
 
     monkeypatch.setattr(pfllib_loop.LoopClient, "load", in_our_order)
     same = setting("-lbs", "5", "-lr", "0.05")
-    ours, theirs = bench.Ours(same, algorithm, "loop"), bench.StandIn(same, algorithm)
+    ours, theirs = Ours(same, algorithm, "loop"), StandIn(same, algorithm)
     for current["round"] in range(3):  # FedCPD's prototypes have an effect from the second on
         ours.round()
         theirs.round()
@@ -83,7 +87,7 @@ def test_the_stand_in_does_the_mathematics_of_our_loop(setting, monkeypatch, alg
 
 def test_the_stand_in_reads_and_collates_as_pfllib_does(setting, monkeypatch):
     """A client's file is read for the test, for the training loss and for training; batches have ten samples."""
-    loop = bench.StandIn(setting(), "FedAvg").loop
+    loop = StandIn(setting(), "FedAvg").loop
     read, sizes = [], []
     load, forward = np.load, torch.nn.Module.__call__
     monkeypatch.setattr(np, "load", lambda path, **options: read.append(path) or load(path, **options))
@@ -130,11 +134,11 @@ BODY = CONV1 + CONV2 + LINEAR
     ],
 )
 def test_operations_by_hand(setting, algorithm, training):
-    ours = bench.Ours(setting(), algorithm, "loop")
+    ours = Ours(setting(), algorithm, "loop")
     ours.round()
     before = [dict(client.params) for client in ours.server.clients]
     test_samples = 9 + 8 + 6 + 5
-    assert bench.operations(ours) == {"training": training, "evaluation": 2 * test_samples * (BODY + HEAD)}
+    assert operations(ours) == {"training": training, "evaluation": 2 * test_samples * (BODY + HEAD)}
     for client, params in zip(ours.server.clients, before, strict=True):
         assert all(torch.equal(client.params[name], value) for name, value in params.items())
         assert not any(value.requires_grad for value in client.params.values())
@@ -143,26 +147,26 @@ def test_operations_by_hand(setting, algorithm, training):
 def test_a_wider_fusion_costs_more_operations(setting):
     counts = []
     for width in (2, 4, 8):
-        ours = bench.Ours(setting(), f"FedCPD --cpd_width {width}", "loop")
+        ours = Ours(setting(), f"FedCPD --cpd_width {width}", "loop")
         ours.round()
-        counts.append(bench.operations(ours)["training"])
+        counts.append(operations(ours)["training"])
     # operations are linear in the width: every convolution of the fusion has it on exactly one side
     assert counts[0] < counts[1] < counts[2]
     assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
 
 
 def test_overhead_is_what_lies_outside_the_passes(setting):
-    ours = bench.Ours(setting(), "FedRep", "loop")
+    ours = Ours(setting(), "FedRep", "loop")
     aggregate = ours.server.aggregate_parameters
     ours.server.aggregate_parameters = lambda: (time.sleep(0.4), aggregate())
-    whole, bare = bench.take_turns([ours, bench.Bare(ours)], 2)
+    whole, bare = take_turns([ours, Bare(ours)], 2)
     assert min(whole.seconds) > 0.4
-    assert bench.ratio(bare.seconds, whole.seconds) < 0.6
+    assert ratio(bare.seconds, whole.seconds) < 0.6
     assert all(0 < timing.training < timing.round for timing in (*whole.timings, *bare.timings))
 
 
 def test_a_product_of_matrices_has_a_rate():
-    assert 0.1 < bench.matmul_rate(1, torch.device("cpu")) < 10_000  # GFLOP/s
+    assert 0.1 < matmul_rate(1, torch.device("cpu")) < 10_000  # GFLOP/s
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------
@@ -173,18 +177,18 @@ def test_contestants_take_turns_and_the_first_does_not_count():
 
     def contestant(name, *seconds):
         left = iter(seconds)
-        go = lambda: log.append(name) or bench.Timing(next(left))  # noqa: E731
+        go = lambda: log.append(name) or Timing(next(left))  # noqa: E731
         return SimpleNamespace(algorithm=name, executor="loop", round=go)
 
     between = []
-    measured = bench.take_turns([contestant("A", 9, 1, 2), contestant("B", 8, 3, 4)], 2, lambda: between.append(0))
+    measured = take_turns([contestant("A", 9, 1, 2), contestant("B", 8, 3, 4)], 2, lambda: between.append(0))
     assert log == ["A", "B"] * 3 and len(between) == 2
     assert [one.seconds for one in measured] == [[1, 2], [3, 4]]
 
 
 def test_a_ratio_is_the_median_of_the_turns_own_ratios():
-    assert bench.ratio([2, 30, 8], [1, 10, 2]) == 3  # of 2, 3, 4; the ratio of the medians is 4
-    assert bench.ratio([1, 4], [1, 2]) == 1.5
+    assert ratio([2, 30, 8], [1, 10, 2]) == 3  # of 2, 3, 4; the ratio of the medians is 4
+    assert ratio([1, 4], [1, 2]) == 1.5
 
 
 # ---- a checkout of PFLlib --------------------------------------------------------------------------------------------
@@ -194,11 +198,11 @@ AVERAGE = "\nAverage time cost per round.\n1.5e-01\n"
 
 
 def test_seconds_from_pfllibs_lines():
-    assert bench.round_seconds(LINES) == 2.25 and bench.round_seconds(LINES + AVERAGE) == 2.25
-    assert bench.round_seconds(AVERAGE) == 0.15
+    assert round_seconds(LINES) == 2.25 and round_seconds(LINES + AVERAGE) == 2.25
+    assert round_seconds(AVERAGE) == 0.15
     for nothing in ("", "------- time cost ------- 7.5\n"):  # one line is the first round's, which does not count
-        with pytest.raises(bench.RunError, match="time cost"):
-            bench.round_seconds(nothing)
+        with pytest.raises(RunError, match="time cost"):
+            round_seconds(nothing)
 
 
 def checkout(folder, code):
@@ -225,7 +229,7 @@ print({LINES!r})
 """
     folder = checkout(tmp_path / "PFLlib", code)
     same = setting(*flags_of(folder), "--repetitions", "2", dataset="Colour")
-    found = bench.bench_rounds(same, tmp_path / "scratch")["rounds"]
+    found = parts.rounds(same, tmp_path / "scratch")["rounds"]
     loop, theirs = found
     assert theirs["executor"] == "pfllib" and theirs["seconds"] == [2.25, 2.25]
     expected = sorted(2.25 / seconds for seconds in loop["seconds"])
@@ -238,7 +242,7 @@ print({LINES!r})
 def test_a_checkout_that_fails_is_an_error(data_root, tmp_path, capsys, code, word):
     folder = checkout(tmp_path / "PFLlib", code)
     flags = ["-data", "Colour", "--data_dir", str(data_root), "--out", str(tmp_path / "out.json"), "-dev", "cpu"]
-    assert bench.main([*flags, *flags_of(folder)]) == 1
+    assert command.main([*flags, *flags_of(folder)]) == 1
     errors = capsys.readouterr().err
     assert word in errors and "--pfllib" in errors
 
@@ -246,7 +250,7 @@ def test_a_checkout_that_fails_is_an_error(data_root, tmp_path, capsys, code, wo
 def test_images_that_pfllibs_network_cannot_take_are_refused(data_root, tmp_path, capsys):
     folder = checkout(tmp_path / "PFLlib", "")
     flags = ["-data", "Tiny", "--data_dir", str(data_root), "--out", str(tmp_path / "out.json"), *flags_of(folder)]
-    assert bench.main(flags) == 2
+    assert command.main(flags) == 2
     assert "(1, 20, 20)" in capsys.readouterr().err
 
 
@@ -255,7 +259,7 @@ def test_the_double_of_pfllib_runs(setting, tmp_path):
     shutil.copytree(REPO / "tests" / "pfllib_double", tmp_path / "PFLlib")
     same = setting(*flags_of(tmp_path / "PFLlib"), "--repetitions", "1", dataset="Colour")
     before = sorted((tmp_path / "PFLlib").rglob("*"))
-    [loop, theirs] = bench.bench_rounds(same, tmp_path / "scratch")["rounds"]
+    [loop, theirs] = parts.rounds(same, tmp_path / "scratch")["rounds"]
     assert theirs["seconds"][0] > 0 and loop["times_faster_than"]["pfllib"] > 0
     assert sorted((tmp_path / "PFLlib").rglob("*")) == before
 
@@ -265,13 +269,12 @@ def test_the_double_of_pfllib_runs(setting, tmp_path):
 
 def run_small(out, *flags):
     """The result of a small run, and what was left in its folder."""
-    assert bench.main([*SMALL, "-dev", "cpu", "--out", str(out), *flags]) == 0
-    assert sorted(path.name for path in out.parent.iterdir()) == ["bench.json", "bench.png"]
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert command.main([*SMALL, "-dev", "cpu", "--out", str(out), *flags]) == 0
+    assert sorted(path.name for path in out.parent.iterdir()) == ["bench.json"]
     return json.loads(out.read_text())
 
 
-def test_a_run_leaves_numbers_and_a_picture(tmp_path, capsys):
+def test_a_run_leaves_numbers(tmp_path, capsys):
     flags = ["--algorithms", "FedAvg", "FedProx -mu 0.1", "--executors", "threads", "pfllib-loop"]
     result = run_small(tmp_path / "sub" / "bench.json", *flags)
     assert result["command"].startswith("python scripts/bench.py --clients 2") and result["seed"] == 0
@@ -289,8 +292,8 @@ def test_a_run_leaves_numbers_and_a_picture(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_other_parts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "CLIENTS", (2, 4))
-    monkeypatch.setattr(bench, "WIDTHS", (2,))
+    monkeypatch.setattr(parts, "CLIENTS", (2, 4))
+    monkeypatch.setattr(parts, "WIDTHS", (2,))
     flags = ["--overhead", "--flops", "--scaling", "--algorithms", "FedAvg", "FedProx -mu 0.1"]
     result = run_small(tmp_path / "sub" / "bench.json", *flags, "--executors", "loop")
     assert "rounds" not in result and len(result["overhead"]) == 2
@@ -327,7 +330,7 @@ def test_a_mistake_exits_with_2_and_says_what_is_wrong(tmp_path, capsys, flags, 
     small = ["--repetitions", "1"] if "--samples" in flags else SMALL
     out = [] if "--out" in flags else ["--out", str(tmp_path / "bench.json")]
     try:
-        code = bench.main([*small, *out, *flags])
+        code = command.main([*small, *out, *flags])
     except SystemExit as stop:
         code = stop.code
     errors = capsys.readouterr().err
@@ -339,12 +342,12 @@ def test_a_mistake_exits_with_2_and_says_what_is_wrong(tmp_path, capsys, flags, 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert bench.main([*SMALL, "--out", str(tmp_path / "file" / "bench.json")]) == 1
+    assert command.main([*SMALL, "--out", str(tmp_path / "file" / "bench.json")]) == 1
     assert "file" in capsys.readouterr().err
 
 
 def test_made_up_data_are_shared_out(tmp_path):
-    folder, name = bench.make_data(tmp_path, 3, 90, 5, (1, 16, 16), seed=0, equal=True)
+    folder, name = benchmark.data.make_data(tmp_path, 3, 90, 5, (1, 16, 16), seed=0, equal=True)
     parts = {}
     for part in ("train", "test"):
         for i in range(3):
@@ -354,7 +357,7 @@ def test_made_up_data_are_shared_out(tmp_path):
     assert [len(parts["test", i]["y"]) for i in range(3)] == [8] * 3
     x = parts["train", 0]["x"]
     assert x.shape[1:] == (1, 16, 16) and x.dtype == np.float32 and abs(x).max() <= 1
-    again = bench.make_data(tmp_path / "again", 3, 90, 5, (1, 16, 16), seed=0, equal=True)
+    again = benchmark.data.make_data(tmp_path / "again", 3, 90, 5, (1, 16, 16), seed=0, equal=True)
     assert (again[0] / name / "train" / "0.npz").read_bytes() == (folder / name / "train" / "0.npz").read_bytes()
 
 
@@ -362,6 +365,6 @@ def test_commands_of_the_documentation_are_understood():
     text = (REPO / "docs" / "performance.md").read_text()
     commands = re.findall(r"python scripts/bench\.py([^`\n]*)", text)
     assert len(commands) > 4
-    for command in commands:
-        if "PATH_TO_PFLLIB" not in command:
-            bench.read_arguments(shlex.split(command))
+    for words in commands:
+        if "PATH_TO_PFLLIB" not in words:
+            command.read_arguments(shlex.split(words))
