@@ -138,9 +138,10 @@ def read_partition(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @functools.lru_cache(maxsize=4)  # asked for with every client's file
 def _parsed(path: Path, _mtime: int, _size: int) -> Config:
-    config = load_json(path)
+    content = load_json(path)
+    config: Config = content if isinstance(content, dict) else {}
     for key in ("num_clients", "num_classes"):
-        if not isinstance(config, dict) or type(config.get(key)) is not int or config[key] < 1:
+        if type(config.get(key)) is not int or config[key] < 1:
             raise UsageError(f"{path} is damaged: {key} must be a whole number above 0")
     if config["num_classes"] > MOST_CLASSES:
         raise UsageError(f"{path} is damaged: num_classes is {config['num_classes']}, more than {MOST_CLASSES}")
