@@ -30,7 +30,7 @@ from flcore.data.reading import Config, DataSet
 from flcore.data.sources import KNOWN, load
 from flcore.data.writing import is_made, pfllib_settings, write_dataset
 from flcore.hyperparams import Setting, setting
-from flcore.utils.errors import UsageError
+from flcore.utils.errors import UsageError, did_you_mean
 from flcore.utils.paths import DATASET
 from flcore.utils.seeds import numpy_generator
 
@@ -164,7 +164,7 @@ class Summary:
 def generate(
     name: str, out: Path | None = None, force: bool = False, say: Callable[[str], object] = print, **settings: Any
 ) -> Summary:
-    """Makes data set `name` with these settings (see `Recipe`), unless it is there with the same ones.
+    """Makes data set `name` with these settings, the fields of `Recipe`, unless it is there with the same ones.
 
     out: the data set's folder; by default that of the `DataSet`, so dataset/<name> of this checkout for a plain name.
     force: make it in any case.
@@ -173,6 +173,10 @@ def generate(
         UsageError: the settings cannot be met, or the source is not one.
         RunError: the download or a write failed.
     """
+    known = Recipe.declared()
+    for each in settings:
+        if each not in known:
+            raise UsageError(f"{each}: no such setting of a data set." + did_you_mean(each, known))
     return make(Recipe(str(name), **settings), out or DataSet(name).folder, force, say)
 
 

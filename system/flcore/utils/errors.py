@@ -1,6 +1,8 @@
 """The two ways a command may end early. main and the scripts print the message alone and exit with `exit_code`."""
 
+import difflib
 import sys
+from collections.abc import Iterable
 
 
 class UsageError(Exception):
@@ -17,6 +19,12 @@ class RunError(Exception):
 
 class DivergedError(RunError):
     """Its numbers went wrong: NaN, or beyond what a number can hold."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A sentence with the nearest of the names, to be appended to an error's; empty if none is near."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def report(error: Exception) -> int:

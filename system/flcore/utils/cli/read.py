@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from flcore.hyperparams import Setting
 from flcore.utils.cli import ours, pfllib
 from flcore.utils.cli.parser import COMMON, FlagParser, foreign_settings, make_parser, method_settings
-from flcore.utils.errors import UsageError
+from flcore.utils.errors import UsageError, did_you_mean
 
 WEIGHTS = {"lamda", "mu", "kl_weight"}  # of terms that make a method what it is
 
@@ -74,7 +73,7 @@ def read(
             for flag in {**_common(), **method_settings(method), **foreign}.values()
             for spelling in flag.spellings
         ]
-        raise UsageError(f"{unknown[0]}: no such flag." + _nearest(unknown[0], names))
+        raise UsageError(f"{unknown[0]}: no such flag." + did_you_mean(unknown[0], names))
     given = vars(parser.parse_args(argv))
     notes = [
         f"note: {old} is an old spelling of --{name}"
@@ -96,17 +95,12 @@ def settle(method: Any, given: Mapping[str, Any], methods: Iterable[Any]) -> Arg
     checked = {}
     for name, value in given.items():
         if name not in known:
-            raise UsageError(f"{name}: no such setting." + _nearest(name, known))
+            raise UsageError(f"{name}: no such setting." + did_you_mean(name, known))
         try:
             checked[name] = known[name].check(value)
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from None
     return _arguments(method, checked, [])
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _common() -> dict[str, Setting]:
