@@ -79,7 +79,8 @@ class Setting:
             words = f"from {self.least:g} to {self.most:g}"
         elif self.least is not None and not high:
             words = f"{self.least:g} or more"
-        words = " or ".join(part for part in (words or ", ".join(self.choices), *map(str, self.also)) if part)
+        one_of = f"one of {', '.join(self.choices)}" if self.choices else ""
+        words = " or ".join(part for part in (words or one_of, *map(str, self.also)) if part)
         return self.words or words
 
     def problem(self, value: Any) -> str:

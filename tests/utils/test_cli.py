@@ -176,7 +176,7 @@ def test_keywords_mean_what_the_flags_mean():
         ({"num_clients": True}, "num_clients: must be a whole number, not True"),
         ({"local_learning_rate": float("nan")}, "local_learning_rate: must be a finite number, not nan"),
         ({"learning_rate_decay": 1}, "learning_rate_decay: must be True or False, not 1"),
-        ({"cpd_proto_weighting": "counts"}, "cpd_proto_weighting: must be uniform, count, not 'counts'"),
+        ({"cpd_proto_weighting": "counts"}, "cpd_proto_weighting: must be one of uniform, count, not 'counts'"),
         ({"batch_size": 0}, "batch_size: must be 1 or more, or -1 for one batch of all samples, not 0"),
     ],
 )
