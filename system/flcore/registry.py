@@ -28,6 +28,7 @@ class Method:
         prototypes: what the uploaded class means are called, under ``prototypes`` with ``counts``; empty: it has none.
         prototypes_down: whether the global ones are sent to the clients.
         weights_up: whether clients send the shared weights back.
+        extras: prefixes of the names of what else they send; an upload with another name in it is not used.
         down, once: what else the server sends, and what travels once, in words.
         parts: what the method's own modules, or the network's parts, are called, by the prefix of their weights.
         keeps: what a client keeps from round to round beside the weights that do not travel, in words.
@@ -45,6 +46,7 @@ class Method:
     prototypes: str = ""
     prototypes_down: bool = True
     weights_up: bool = True
+    extras: tuple[str, ...] = ()
     down: str = ""
     once: str = ""
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -183,7 +185,6 @@ METHODS = [
         prototypes_down=False,
         down="an image and its latent vector for each class",
         averages=False,
-        noise_refusal="its prototypes are scaled to length 1 after averaging, which undoes the bound that noise needs.",
     ),
     Method(
         "MOON", "flcore.servers.servermoon:MOON", "Li et al., CVPR 2021", keeps="previous extractor", means_only=ALL

@@ -176,7 +176,8 @@ def test_what_noise_is_added_to_is_a_mean_of_clipped_embeddings(name, make_serve
     servers = [after_a_round(make_server(name, *flags, "--proto_noise", noise)) for noise in ("0.5", "1e-12")]
     for noisy, clean in zip(*(server.uploaded_models for server in servers), strict=True):
         held = clean["counts"] > 0
-        assert 0 < clean["prototypes"].norm(dim=1).max() <= 0.01 * (1 + 1e-5)
+        longest = 1 if name == "FedKTL" else 0.01  # FedKTL scales what the step gives to length 1
+        assert 0 < clean["prototypes"].norm(dim=1).max() <= longest * (1 + 1e-5)
         assert (noisy["prototypes"] - clean["prototypes"]).abs().amax(1)[held].gt(1e-6).all()
         assert not noisy["prototypes"][~held].any()
 
@@ -232,10 +233,9 @@ def test_off_is_the_very_same(make_server):
 
 
 def test_methods_that_cannot_take_noise_refuse(make_server):
-    assert {*PROTOTYPES} - {*NOISY} == {"FedHKD", "FedKTL"}
-    for name in ("FedHKD", "FedKTL"):
-        with pytest.raises(UsageError, match=f"--proto_noise 1 with {name}: "):
-            make_server(name, "--proto_noise", "1")
+    assert {*PROTOTYPES} - {*NOISY} == {"FedHKD"}
+    with pytest.raises(UsageError, match="--proto_noise 1 with FedHKD: "):
+        make_server("FedHKD", "--proto_noise", "1")
 
 
 def test_methods_without_prototypes_say_that_the_flags_do_nothing(make_server, caplog):

@@ -1,15 +1,18 @@
 """Participants that go wrong: values that are not finite, slow and absent clients, wrong labels, attacks."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from flcore import registry
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import METHODS
+from flcore.registry import METHODS, find
 from flcore.servers.messages import is_finite, message_bytes
 from flcore.servers.support import faults
-from flcore.utils.errors import RunError
+from flcore.utils.errors import RunError, UsageError
 from flcore.utils.seeds import numpy_generator, torch_generator
 from support import same_tensors, write_dataset
 from support.poison import NAN, poison_message, poison_training
@@ -130,7 +133,10 @@ def test_a_server_in_pfllibs_style_leaves_a_bad_model_out(make_server, capsys):
 def test_on_nan_stop_ends_the_run_at_once(make_server):
     server = make_server("FedCPD", "--on_nan", "stop")
     poison_message(server.clients[3], {1})
-    with pytest.raises(RunError, match=r"diverged in round 1: uploads of clients \[3\].*-lr than 0.01.*result file"):
+    with pytest.raises(
+        RunError,
+        match=r"diverged in round 1: clients \[3\]: their upload holds .* not finite .*-lr than 0.01.*result file",
+    ):
         server.train()
 
 
@@ -338,3 +344,72 @@ def test_every_method_runs_to_its_end_under_attack(make_server, algorithm, attac
     server = make_server(algorithm, *flags, "-eg", "3")
     server.train()
     assert all_finite(server) and len(server.records["rs_benign_acc"]) == 2
+
+
+# ---- uploads that cannot be used -------------------------------------------------------------------------------------
+
+WEIGHT = "base.conv1.0.weight"
+DEFECTS = {
+    f"lacks {WEIGHT}": lambda sent: {name: value for name, value in sent.items() if name != WEIGHT},
+    f"holds {WEIGHT} of shape": lambda sent: sent | {WEIGHT: sent[WEIGHT][:1]},
+    f"holds {WEIGHT} of type torch.float64": lambda sent: sent | {WEIGHT: sent[WEIGHT].double()},
+    f"holds {WEIGHT} with values that are not finite": lambda sent: sent | {WEIGHT: sent[WEIGHT] / 0},
+    "holds extra, which": lambda sent: sent | {"extra": torch.ones(2)},
+    "holds prototypes of shape": lambda sent: sent | {"prototypes": sent["prototypes"][:, :7]},
+    "lacks counts": lambda sent: {name: value for name, value in sent.items() if name != "counts"},
+    "is no dict of tensors": lambda sent: list(sent.values()),
+}
+
+
+def spoil_message(client, how, bad_rounds=(0,)):
+    message = client.message
+    client.message = lambda shares: how(message(shares)) if client.round in bad_rounds else message(shares)
+
+
+@pytest.mark.parametrize("reason", DEFECTS)
+def test_an_upload_with_a_defect_is_left_out_by_name(make_server, hard, capsys, reason):
+    server = make_server("FedCPD", "-gr", "2", dataset=hard)
+    spoil_message(server.clients[1], DEFECTS[reason])
+    restored = note_restored(server, server.clients[1])
+    taken, take = [], server.take
+    server.take = lambda clients, messages: (taken.append([c.id for c in clients]), take(clients, messages))
+    server.train()
+    assert f"round 0: clients [1] left out, their upload {reason}" in capsys.readouterr().out
+    assert taken == [[0, 2, 3], [0, 1, 2, 3]] and server.records["rs_left_out"] == [1, 0]
+    assert restored == [False, False] and all_finite(server)  # it trained; what it had is put back with the upload
+
+
+def test_two_defects_have_a_line_each(make_server, hard, capsys):
+    server = make_server("FedCPD", "-gr", "1", dataset=hard)
+    for i, reason in ((0, "lacks counts"), (2, "is no dict of tensors"), (3, "lacks counts")):
+        spoil_message(server.clients[i], DEFECTS[reason])
+    server.train()
+    printed = capsys.readouterr().out
+    assert "clients [0, 3] left out, their upload lacks counts" in printed
+    assert "clients [2] left out, their upload is no dict of tensors but list" in printed
+    assert server.uploaded_ids == [1]
+
+
+def test_what_every_client_sends_undeclared_is_the_methods_mistake(make_server):
+    server = make_server("FedAvg", "-gr", "1")
+    for client in server.clients:
+        spoil_message(client, lambda sent: sent | {"control.w": torch.ones(2)})
+    with pytest.raises(RunError, match=r"^FedAvg: every client's upload holds control.w, which .* `extras`"):
+        server.train()
+
+
+def test_what_a_method_declares_arrives(make_server):
+    server = make_server("FedAvg", "-gr", "1")
+    server.method = dataclasses.replace(server.method, extras=("control.",))
+    for client in server.clients:
+        spoil_message(client, lambda sent: sent | {"control.w": torch.ones(2)})
+    spoil_message(server.clients[3], lambda sent: sent | {"control.w": torch.ones(3)})
+    server.train()
+    assert server.uploaded_ids == [0, 1, 2] and all("control.w" in upload for upload in server.uploaded_models)
+
+
+def test_noise_is_refused_where_more_goes_up_than_it_covers(make_server, monkeypatch):
+    card = dataclasses.replace(find("FedProto"), extras=("statistics.",))
+    monkeypatch.setattr(registry, "METHODS", [card])
+    with pytest.raises(UsageError, match="--proto_noise with FedProto: its clients also send statistics.,"):
+        make_server("FedProto", "--proto_noise", "1")

@@ -78,10 +78,10 @@ def test_a_sound_reply_has_no_defect():
         (reply(counts=torch.ones(4)), "holds counts of type torch.float32 instead of torch.int64"),
         (reply(base__w=torch.tensor([[1, 2, 3], [4, NAN, 6]])), "holds base.w with values that are not finite"),
         (reply(prototypes=torch.full((4, 3), -INF)), "holds prototypes with values that are not finite"),
-        (reply(head__w=torch.ones(1)), "holds head.w, which nobody expects"),
-        (reply(centres=torch.ones(4, 3)), "holds centres, which nobody expects"),
+        (reply(head__w=torch.ones(1)), "holds head.w, which the method's card does not declare (its `extras`)"),
+        (reply(centres=torch.ones(4, 3)), "holds centres, which the method's card does not declare (its `extras`)"),
         (reply(base__w=[[1.0] * 3] * 2), "holds base.w that is no tensor but list"),
-        (reply(note="hello"), "holds note, which nobody expects"),
+        (reply(note="hello"), "holds note, which the method's card does not declare (its `extras`)"),
         (None, "is no dict of tensors but NoneType"),
         ([torch.ones(2, 3)], "is no dict of tensors but list"),
     ],
@@ -105,10 +105,18 @@ def test_most_replies_decide_what_comes_beside_the_weights():
     assert expected_layout(WEIGHTS, [odd, reply()], EXTRAS)["prototypes"][0] == (4, 7)  # a tie: the first one
 
 
+def test_class_means_and_counts_come_together():
+    """A reply with one of the two has no vote, however many there are of it."""
+    expected = expected_layout(WEIGHTS, [reply(counts=None), reply(counts=None), reply()], EXTRAS)
+    assert expected == EXPECTED and defect(reply(counts=None), expected) == "lacks counts"
+
+
 def test_what_no_method_declares_is_not_expected_however_many_send_it():
     expected = expected_layout(WEIGHTS, [reply(), reply()], ())
     assert expected == layout(WEIGHTS)
-    assert defect(reply(), expected) == "holds prototypes, counts, which nobody expects"
+    assert (
+        defect(reply(), expected) == "holds prototypes, counts, which the method's card does not declare (its `extras`)"
+    )
     assert expected_layout(WEIGHTS, []) == layout(WEIGHTS)
 
 

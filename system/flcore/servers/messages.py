@@ -23,6 +23,7 @@ Tensors = dict[str, Tensor]
 Layout = Mapping[str, tuple[torch.Size, torch.dtype]]  # the shape and the type of every tensor of a message
 
 CLASS_MEANS = ("prototypes", "counts")  # of an upload
+NOT_FINITE = "with values that are not finite"
 
 
 def message_bytes(message: Tensors) -> int:
@@ -88,11 +89,13 @@ def expected_layout(weights: Tensors, replies: Sequence[Any], extras: tuple[str,
         extras: prefixes of the names that they may hold besides.
     """
     known = layout(weights)
-    besides = Counter(
+    votes = Counter(
         tuple((name, kind) for name, kind in layout(reply).items() if name not in known and name.startswith(extras))
         for reply in replies
+        if isinstance(reply, Mapping) and len({name in reply for name in CLASS_MEANS}) == 1  # both or none
     )
-    return {**known, **dict(next(iter(besides.most_common(1)), ((), 0))[0])}
+    most = votes.most_common(1)  # of equally many, the one that was met first
+    return {**known, **(dict(most[0][0]) if most else {})}
 
 
 def defect(reply: Any, expected: Layout) -> str:
@@ -110,8 +113,8 @@ def defect(reply: Any, expected: Layout) -> str:
         if value.dtype != dtype:
             return f"holds {name} of type {value.dtype} instead of {dtype}"
     if unknown := [str(name) for name in reply if name not in expected]:
-        return f"holds {', '.join(unknown)}, which nobody expects"
+        return f"holds {', '.join(unknown)}, which the method's card does not declare (its `extras`)"
     if not is_finite(reply.values()):
         broken = [name for name, value in reply.items() if not is_finite([value])]
-        return f"holds {', '.join(broken)} with values that are not finite"
+        return f"holds {', '.join(broken)} {NOT_FINITE}"
     return ""

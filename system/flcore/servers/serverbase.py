@@ -265,7 +265,9 @@ class Server(RoundLoop):
     def _collect_modules(self) -> None:
         active = self.active_clients()
         sound = [client for client in active if is_finite(client.model.state_dict().values())]
-        self.round_uploads.leave_out([client for client in active if client not in sound], "weights")
+        self.round_uploads.leave_out(
+            [client for client in active if client not in sound], "their weights are not finite"
+        )
         if not sound:
             raise self.diverged("no upload is finite")
         total = sum(client.train_samples for client in sound)

@@ -38,13 +38,13 @@ class FedDBE(Server):
 
         These are common to all, so nothing is sent for it; what was trained is overwritten by the first download.
         """
-        sound = self.round_uploads.train(self.clients, lambda: None)
-        holders = [client for client in sound if client.train_samples]
-        if not holders:
+        trained = self.round_uploads.train(self.clients, lambda: None)
+        holders = [client for client in trained if client.train_samples]
+        usable = self.round_uploads.usable(holders, ("mean",))
+        if not usable:
             raise self.diverged("no participant with samples is left")
-        total = sum(client.train_samples for client in holders)
-        weights = [client.train_samples / total for client in holders]
-        means = [self.round_uploads.upload_of(client)["mean"] for client in holders]
+        total = sum(client.train_samples for client, _ in usable)
+        weights = [client.train_samples / total for client, _ in usable]
         if self.args.aggregate != "mean":
-            return self.combine(["mean"], [{"mean": mean} for mean in means], weights)["mean"]
-        return torch.stack([weight * mean for weight, mean in zip(weights, means, strict=True)]).sum(0)
+            return self.combine(["mean"], [{"mean": upload["mean"]} for _, upload in usable], weights)["mean"]
+        return torch.stack([w * upload["mean"] for w, (_, upload) in zip(weights, usable, strict=True)]).sum(0)

@@ -36,6 +36,9 @@ def guarantee(args: Any, server: Any) -> dict[str, Any]:
         return {}
     if server.method.noise_refusal:
         raise UsageError(f"--proto_noise {args.proto_noise:g} with {args.algorithm}: {server.method.noise_refusal}")
+    if server.method.extras:
+        sent = ", ".join(server.method.extras)
+        raise UsageError(f"--proto_noise with {args.algorithm}: its clients also send {sent}, which gets no noise")
     one, all_rounds = (epsilon(args.proto_noise, rounds, args.dp_delta) for rounds in (1, args.global_rounds))
     print(
         f"prototype noise {args.proto_noise:g}, clip {args.proto_clip:g}: the prototypes of a round are "

@@ -9,9 +9,18 @@ from typing import Any
 from tqdm import tqdm
 
 from flcore.clients.localrule import Tensors
-from flcore.servers.messages import add_weighted, is_finite, message_bytes
+from flcore.servers.messages import (
+    CLASS_MEANS,
+    NOT_FINITE,
+    Layout,
+    add_weighted,
+    defect,
+    expected_layout,
+    message_bytes,
+)
 from flcore.servers.roundloop import samples_trained
 from flcore.servers.support import faults
+from flcore.utils.errors import RunError
 from flcore.utils.seeds import torch_generator
 
 # Bytes of trained weights that wait for their aggregation, by the type of device; at least `SMALLEST_PART` clients.
@@ -40,6 +49,7 @@ class RoundUploads:
         self.added: list[str] = []  # names of weights that are added up at once
         self.sums: Tensors = {}  # of n_i times the weights
         self.samples = 0  # of the clients in `sums`
+        self.layouts: dict[tuple[str, ...], Layout] = {}  # of uploads, by what they may hold: that of the first part
 
     def parts(self, clients: list[Any]) -> list[list[Any]]:
         """The round's participants in parts of a bounded size, or in one if the server reads every upload."""
@@ -60,11 +70,12 @@ class RoundUploads:
         """
         self.before = {client.id: faults.Snapshot.of(client) for client in clients}
         self.server.executor.train(clients, done)
-        self.leave_out([client for client in clients if not faults.is_sound(client)], "training loss or weights")
+        bad = [client for client in clients if not faults.is_sound(client)]
+        self.leave_out(bad, "their training loss or weights are not finite")
         return [client for client in clients if client.id not in self.left_out]
 
-    def leave_out(self, clients: list[Any], what: str) -> None:
-        """Says which clients are left out because of ``what``, and restores those that have just trained.
+    def leave_out(self, clients: list[Any], why: str) -> None:
+        """Says which clients are left out and ``why``, and restores those that have just trained.
 
         Raises:
             RunError: with ``--on_nan stop``.
@@ -73,12 +84,12 @@ class RoundUploads:
             return
         ids = [client.id for client in clients]
         if self.server.args.on_nan == "stop":
-            raise self.server.diverged(f"{what} of clients {ids} not finite (--on_nan stop)")
+            raise self.server.diverged(f"clients {ids}: {why} (--on_nan stop)")
         for client in clients:
             if client.id in self.before:
                 self.before[client.id].restore(client)
         self.left_out.update(ids)
-        tqdm.write(f"round {self.server.current_round}: clients {ids} left out, their {what} are not finite")
+        tqdm.write(f"round {self.server.current_round}: clients {ids} left out, {why}")
 
     @cached_property
     def arriving(self) -> set[int]:
@@ -86,27 +97,46 @@ class RoundUploads:
         return {client.id for client in self.server.active_clients()}
 
     def accept(self, clients: list[Any]) -> None:
-        """Takes those uploads of the trained ``clients`` that arrive, in time and with finite values."""
-        server, bad = self.server, []
+        """Takes those uploads of the trained ``clients`` that arrive, in time and without a defect."""
+        server = self.server
         received = message_bytes(server.last_message)
         limit = server.time_threthold if server.time_select else float("inf")
         self.seen.update(client.id for client in clients)
-        for client in clients:
-            if client.id in self.left_out or client.id not in self.arriving:
-                continue
-            upload = self.upload_of(client)
+        arriving = [client for client in clients if client.id not in self.left_out and client.id in self.arriving]
+        for client, upload in self.usable(arriving, server.method.extras):
             size = message_bytes(upload)
             seconds = faults.simulated_seconds(client, received + size)
             self.seconds = max(self.seconds, min(seconds, limit))
-            if not is_finite(upload.values()):
-                bad.append(client)
-            elif seconds > limit:
+            if seconds > limit:
                 self.late.append(client.id)
             else:
                 self.bytes += size
                 self.clients.append(client)
                 self.messages.append(self._add(client, upload) if self.added else upload)
-        self.leave_out(bad, "uploads")
+
+    def usable(self, clients: list[Any], extras: tuple[str, ...]) -> list[tuple[Any, Tensors]]:
+        """The clients whose upload has no defect, each with it; the others are left out.
+
+        Args:
+            extras: prefixes of the names that an upload may hold beside weights and class means.
+
+        Raises:
+            RunError: all have the same defect, other than values that are not finite: it is the method's.
+        """
+        server = self.server
+        weights = server.shared_weights() if server.method.weights_up else {}
+        extras += CLASS_MEANS if server.method.prototypes else ()
+        uploads = [self.upload_of(client) for client in clients]
+        expected = self.layouts.setdefault(extras, expected_layout(weights, uploads, extras))
+        defects = [defect(upload, expected) for upload in uploads]
+        reasons = list(dict.fromkeys(defects))
+        if len(clients) > 1 and len(reasons) == 1 and reasons[0] and not reasons[0].endswith(NOT_FINITE):
+            raise RunError(f"{server.algorithm}: every client's upload {reasons[0]}")
+        for reason in filter(None, reasons):
+            bad = [client for client, its in zip(clients, defects, strict=True) if its == reason]
+            self.leave_out(bad, f"their upload {reason}")
+        found = zip(clients, uploads, defects, strict=True)
+        return [(client, upload) for client, upload, reason in found if not reason]
 
     def _add(self, client: Any, upload: Tensors) -> Tensors:
         """Adds up the weights of which only the mean is needed; returns the rest of the upload."""
