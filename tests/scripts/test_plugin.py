@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -537,6 +538,11 @@ def test_copied_files_import_only_what_pfllib_has(name):
         module for module in imported if module.split(".")[0] not in sys.stdlib_module_names | {"torch", "numpy"}
     }
     assert outside <= pfllib | copied
+
+
+def test_the_docs_list_what_is_copied():
+    text = (REPO / "docs" / "plugin.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(flcore/\S+)` \|", text, re.MULTILINE)) == sorted(plugin.checkout.FILES)
 
 
 def test_the_double_offers_no_more_than_pfllib():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flcore.clients.localrule import Tensors
+from flcore.trainmodel.prototypes import distances
 
 
 def robust_mean(stacks: Tensors, how: str, trim: float) -> Tensors:
@@ -52,8 +53,7 @@ def squared_distances(stacks: list[Tensor], number: int) -> Tensor:
     total = torch.zeros(number, number)
     for stack in stacks:
         rows = stack.flatten(1)
-        gaps = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
-        total = total.to(stack.device) + gaps.square()
+        total = total.to(stack.device) + distances(rows, rows).square()
     return total
 
 
