@@ -1,5 +1,7 @@
-"""Rewrites docs/algorithms.md from the registry."""
+"""Rewrites docs/algorithms.md from the registry and the methods' settings."""
 
+from flcore import registry
+from flcore.utils.cli.parser import method_settings
 from flcore.utils.paths import REPO
 
 TEXT = """# Algorithms
@@ -11,13 +13,30 @@ training). `-ls` local epochs, `-lbs` batch size, `-lr` learning rate hold for a
 its released code differ stands at the top of `system/flcore/clients/client<x>.py`.
 
 """
+SETTINGS = """
+## Settings
+
+Declared beside the rule, in `system/flcore/clients/client<x>.py`; `python main.py -algo NAME --help` shows those of
+one method. Methods that upload class prototypes also heed `--proto_min_count`, `--proto_noise`, `--proto_clip` and
+`--dp_delta` ([privacy](privacy.md)).
+"""
 
 
-def main() -> None:
-    from flcore.registry import table
+def settings_table(method: registry.Method) -> str:
+    """A method's settings as a Markdown table; empty if it has none."""
+    rows = [
+        f"| {', '.join(f'`{spelling}`' for spelling in one.spellings)} "
+        f"| {'-' if one.default is None else one.default} | {one.allowed() or '-'} | {one.help} | {one.source or '-'} |"
+        for one in method_settings(method).values()
+    ]
+    head = ["| flag | default | allowed | meaning | source of the default |", "|---|---|---|---|---|"]
+    return "\n".join([f"\n### {method.name}\n", *head, *rows, ""]) if rows else ""
 
-    (REPO / "docs" / "algorithms.md").write_text(TEXT + table() + "\n")
+
+def page() -> str:
+    """The whole of docs/algorithms.md."""
+    return TEXT + registry.table() + "\n" + SETTINGS + "".join(map(settings_table, registry.METHODS))
 
 
 if __name__ == "__main__":
-    main()
+    (REPO / "docs" / "algorithms.md").write_text(page())

@@ -154,6 +154,12 @@ def setting(default: Any, help: str, *, type: type | None = None, **rules: Any) 
     return field(default=default, metadata={"setting": Setting("", kind, default, help, **rules)})
 
 
+def declared(owner: Any) -> dict[str, Setting]:
+    """The settings of a dataclass by name: its fields that `setting` made."""
+    found = {each.name: each.metadata["setting"] for each in fields(owner) if "setting" in each.metadata}
+    return {name: replace(one, name=name) for name, one in found.items()}
+
+
 Own = TypeVar("Own", bound="Settings")
 
 
@@ -174,8 +180,7 @@ class Settings:
     @classmethod
     def declared(cls) -> dict[str, Setting]:
         """The method's settings by name, in the order of their declaration."""
-        found = {each.name: each.metadata["setting"] for each in fields(cls) if "setting" in each.metadata}
-        return {name: replace(one, name=name) for name, one in found.items()}
+        return declared(cls)
 
     @classmethod
     def of(cls: Callable[..., Own], args: Any, **run: Any) -> Own:

@@ -259,7 +259,7 @@ def test_from_python(npz, capsys):
         ({"alpha": 0}, "--alpha must be above 0"),
         ({"alfa": 1}, "alfa: no such setting of a data set. Did you mean alpha?"),
         ({"num_clients": "many"}, "--num_clients must be a whole number"),
-        ({"partition": "dirichlet"}, "--partition must be iid, pat, dir, exdir, not 'dirichlet'"),
+        ({"partition": "dirichlet"}, "--partition must be one of iid, pat, dir, exdir, not 'dirichlet'"),
         ({"partition": "exdir", "balance": True}, "balance contradicts exdir"),
         ({"source": "nowhere.npz"}, "nowhere.npz is missing"),
     ):

@@ -214,6 +214,7 @@ def test_help_shows_what_the_method_uses_first_with_its_own_defaults():
     groups = help_of("-algo", "MOON")
     titles = list(groups)
     assert titles[1:4] == ["options", "settings of MOON", "general"]
+    assert list(help_of("-algo", "FedGH"))[2:4] == ["settings of FedGH", "class prototypes that it uploads"]
     assert titles[-2] == "PFLlib's flags without effect on MOON"
     assert "-mu X, --mu X weight of the model-contrastive loss (default: 1.0)" in groups["settings of MOON"]
     assert "-tau X, --tau X temperature of the contrast (default: 0.5)" in groups["settings of MOON"]

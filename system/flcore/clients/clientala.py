@@ -36,8 +36,15 @@ STILL, WINDOW, MOST_EPOCHS = 0.1, 10, 100
 @dataclass(frozen=True)
 class ALASettings(Settings):
     eta: float = setting(1.0, "learning rate of the aggregation weights", least=0, source="the authors' code")
-    rand_percent: int = setting(80, "percent of the samples used for the local aggregation", least=1, most=100)
-    layer_idx: int = setting(2, "number of parameter tensors from the end aggregated adaptively; 0: all", least=0)
+    rand_percent: int = setting(
+        80, "percent of the samples used for the local aggregation", least=1, most=100, source="the authors' code"
+    )
+    layer_idx: int = setting(
+        2,
+        "number of parameter tensors from the end aggregated adaptively; 0: all",
+        least=0,
+        source="PFLlib: the last layer",
+    )
 
 
 class clientALA(Client):

@@ -33,7 +33,9 @@ from flcore.trainmodel.prototypes import COSINE_EPS
 
 @dataclass(frozen=True)
 class CPSettings(Settings):
-    lamda: float = setting(5.0, "weight of the distance (MMD) between personal and global features", least=0)
+    lamda: float = setting(
+        5.0, "weight of the distance (MMD) between personal and global features", least=0, source="the authors'"
+    )
 
 
 class clientCP(Client):

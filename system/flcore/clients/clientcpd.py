@@ -36,16 +36,25 @@ from flcore.trainmodel.prototypes import prototype_alignment_loss, prototype_con
 @dataclass(frozen=True)
 class CPDSettings(Settings):
     plocal_epochs: int = setting(1, "epochs of the head, before those of the extractor", least=0, source="as FedRep")
-    cpd_fd: float = setting(1.0, "weight of the feature distillation; 0 switches a part off", least=0)
-    cpd_align: float = setting(1.0, "weight alpha of the prototype alignment", least=0)
-    cpd_contrast: float = setting(1.0, "weight beta of the prototype contrast", least=0)
-    cpd_tau: float = setting(0.1, "temperature of the prototype contrast", above=0)
-    cpd_width: int = setting(64, "channels of the cross-layer fusion", least=1)
-    cpd_reduction: int = setting(16, "CBAM's channel reduction", least=1)
+    cpd_fd: float = setting(
+        1.0, "weight of the feature distillation; 0: off", least=0, source="chosen here: none is published"
+    )
+    cpd_align: float = setting(
+        1.0, "weight alpha of the prototype alignment; 0: off", least=0, source="chosen here: none is published"
+    )
+    cpd_contrast: float = setting(
+        1.0, "weight beta of the prototype contrast; 0: off", least=0, source="chosen here: none is published"
+    )
+    cpd_tau: float = setting(
+        0.1, "temperature of the prototype contrast", above=0, source="chosen here: none is published"
+    )
+    cpd_width: int = setting(64, "channels of the cross-layer fusion", least=1, source="chosen here: none is published")
+    cpd_reduction: int = setting(16, "CBAM's channel reduction", least=1, source="CBAM's paper")
     cpd_proto_weighting: str = setting(
         "uniform",
         "global prototype: plain mean over the clients that hold a class, or by their counts",
         choices=("uniform", "count"),
+        source="chosen here",
     )
 
 

@@ -34,8 +34,8 @@ from flcore.trainmodel.prototypes import prototype_contrastive_loss
 
 @dataclass(frozen=True)
 class CRLSettings(Settings):
-    lamda: float = setting(1.0, "weight of the contrastive loss", least=0)
-    tau: float = setting(0.5, "temperature of the contrastive loss", above=0)
+    lamda: float = setting(1.0, "weight of the contrastive loss", least=0, source="chosen here")
+    tau: float = setting(0.5, "temperature of the contrastive loss", above=0, source="chosen here")
     crl_share: str = setting(
         "model",
         "what is averaged and mixed: the whole model or its extractor",
@@ -49,6 +49,7 @@ class CRLSettings(Settings):
         least=0,
         most=1,
         also=("loss",),
+        source="the abstract; the form is chosen here",
     )
 
 

@@ -26,7 +26,7 @@ class DittoSettings(Settings):
     mu: float = setting(
         1.0, "weight of the pull of the personal model to the received one", least=0, source="the authors' scripts"
     )
-    plocal_epochs: int = setting(1, "epochs of the personal model", least=0)
+    plocal_epochs: int = setting(1, "epochs of the personal model", least=0, source="PFLlib")
 
 
 class clientDitto(Client):

@@ -21,7 +21,7 @@ class GHSettings(Settings):
     server_epochs: int = setting(
         100, "passes of the server over the class means, to train the head", least=0, source="HtFLlib"
     )
-    server_learning_rate: float = setting(0.01, "learning rate of that training", above=0, source="HtFLlib")
+    server_learning_rate: float = setting(0.01, "learning rate of the server's training", above=0, source="HtFLlib")
 
 
 class clientGH(Client):

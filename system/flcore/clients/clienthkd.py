@@ -34,9 +34,9 @@ SMALLEST_SQUARE = 1e-12  # below it a distance counts as constant: the root has 
 
 @dataclass(frozen=True)
 class HKDSettings(Settings):
-    lamda: float = setting(0.05, "weight of the distilled predictions", least=0)
-    tau: float = setting(0.5, "temperature of the predictions", above=0)
-    hkd_gamma: float = setting(0.05, "weight of the pull to the mean embeddings", least=0)
+    lamda: float = setting(0.05, "weight of the distilled predictions", least=0, source="the official code")
+    tau: float = setting(0.5, "temperature of the predictions", above=0, source="the official code")
+    hkd_gamma: float = setting(0.05, "weight of the pull to the mean embeddings", least=0, source="the official code")
     hkd_nu: float | None = setting(
         None,
         "share of its data from which a client speaks of a class; if not given, 0.25, above ten classes 2.5 / C",
@@ -44,7 +44,12 @@ class HKDSettings(Settings):
         least=0,
         source="the paper's 0.25",
     )
-    hkd_form: str = setting("kl", "distances as in the official code (kl) or in the paper (l2)", choices=("kl", "l2"))
+    hkd_form: str = setting(
+        "kl",
+        "distances as in the official code (kl) or in the paper (l2)",
+        choices=("kl", "l2"),
+        source="the official code",
+    )
 
     @property
     def nu(self) -> float:

@@ -48,16 +48,18 @@ class KTLSettings(Settings):
         100, "passes of the server over the uploaded prototypes", least=0, source="the authors' for StyleGAN-XL"
     )
     server_learning_rate: float = setting(
-        0.01, "learning rate of that training", above=0, source="the authors' for StyleGAN-XL"
+        0.01, "learning rate of the server's training", above=0, source="the authors' for StyleGAN-XL"
     )
-    noise_dim: int = setting(512, "size of the generator's latent vectors", least=1)
+    noise_dim: int = setting(512, "size of the generator's latent vectors", least=1, source="StyleGAN-XL's")
     generator: str | None = setting(
         None, "file of the pre-trained image generator: TorchScript, a program that is run; needed", type=str
     )
     trust_generator: bool = setting(
         False, "load it unchecked: TorchScript that uses files, torch.export (.pt2) that can run any code"
     )
-    ktl_server_batch: int = setting(100, "uploads in a batch of the server; BatchNorm cannot train on one", least=2)
+    ktl_server_batch: int = setting(
+        100, "uploads in a batch of the server; BatchNorm cannot train on one", least=2, source="the authors'"
+    )
 
 
 class clientKTL(Client):

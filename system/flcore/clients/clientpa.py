@@ -36,14 +36,18 @@ DECAY, LEAST_ALPHA = 0.98, 1e-4
 
 @dataclass(frozen=True)
 class PASettings(Settings):
-    pa_steps: int = setting(20, "mini-batches a round, instead of epochs", least=1)
-    pa_gen_steps: int = setting(50, "the generator's steps a round", least=1)
-    pa_alpha: float = setting(25.0, "weight of generated samples in round 0", least=0)
-    pa_beta: float = setting(5.0, "weight of the pull to prototypes in round 0", least=0)
-    pa_beta_min: float = setting(0.15, "its lower limit, as it falls by 0.98 a round", least=0)
-    noise_dim: int = setting(32, "size of the generator's noise", least=1)
-    hidden_dim: int = setting(256, "hidden units of the generator", least=1)
-    generator_learning_rate: float = setting(3e-4, "learning rate of the generator in round 0", above=0)
+    pa_steps: int = setting(20, "mini-batches a round, instead of epochs", least=1, source="the authors' code")
+    pa_gen_steps: int = setting(50, "the generator's steps a round", least=1, source="the authors' code")
+    pa_alpha: float = setting(25.0, "weight of generated samples in round 0", least=0, source="the authors' code")
+    pa_beta: float = setting(5.0, "weight of the pull to prototypes in round 0", least=0, source="the authors' code")
+    pa_beta_min: float = setting(
+        0.15, "lower limit of that pull's weight, which falls by 0.98 a round", least=0, source="the authors' code"
+    )
+    noise_dim: int = setting(32, "size of the generator's noise", least=1, source="the authors' for MNIST")
+    hidden_dim: int = setting(256, "hidden units of the generator", least=1, source="the authors' for MNIST")
+    generator_learning_rate: float = setting(
+        3e-4, "learning rate of the generator in round 0", above=0, source="the authors' for MNIST"
+    )
 
 
 class clientPA(Client):

@@ -20,7 +20,7 @@ class TGPSettings(ProtoSettings):
         100, "passes of the server over the uploaded prototypes", least=0, source="the authors' scripts"
     )
     server_learning_rate: float = setting(
-        0.01, "learning rate of that training", above=0, source="the authors' scripts"
+        0.01, "learning rate of the server's training", above=0, source="the authors' scripts"
     )
     tgp_margin: float = setting(
         100.0, "upper bound of the margin between prototypes", above=0, source="the authors' scripts"

@@ -8,7 +8,7 @@ A generate_<Name>.py is the same as a command (`command`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from flcore.data.partition import (
 from flcore.data.reading import Config, DataSet
 from flcore.data.sources import KNOWN, load
 from flcore.data.writing import is_made, pfllib_settings, write_dataset
-from flcore.hyperparams import Setting, setting
+from flcore.hyperparams import Setting, declared, setting
 from flcore.utils.errors import UsageError, did_you_mean
 from flcore.utils.paths import DATASET
 from flcore.utils.seeds import numpy_generator
@@ -96,7 +96,7 @@ class Recipe:
     @classmethod
     def declared(cls) -> dict[str, Setting]:
         """The settings by name, as flags."""
-        return {each.name: replace(each.metadata["setting"], name=each.name) for each in fields(cls) if each.metadata}
+        return declared(cls)
 
     def unused(self) -> list[str]:
         """The settings that are given but do not matter for this partition."""

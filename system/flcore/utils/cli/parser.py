@@ -79,11 +79,12 @@ def make_parser(method: Any, methods: Sequence[Any], hints: Mapping[str, Iterabl
     groups: list[tuple[str, Iterable[Setting]]] = list(COMMON)
     if pair:
         groups.insert(0, (f"PFLlib's flags for single methods, of which {method.name} may read some", rest))
-    if own:
-        groups.insert(len(groups) if all else 0, (title, own.values()))
     heeds = all or method.prototypes
     if heeds:
-        groups.append(("class prototypes, for methods that upload them", ours.PROTOTYPES))
+        prototypes = "class prototypes, for methods that upload them" if all else "class prototypes that it uploads"
+        groups.insert(len(groups) if all else 0, (prototypes, ours.PROTOTYPES))
+    if own:
+        groups.insert(-1 if all else 0, (title, own.values()))
     groups.append((rest_title, [*([] if pair else rest), *pfllib.IDLE, *(() if heeds else ours.PROTOTYPES)]))
     for name, flags in groups:
         parser.add_flags(name, flags, {"algorithm": [each.name for each in methods], **hints})
