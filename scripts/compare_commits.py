@@ -34,7 +34,7 @@ import h5py
 import numpy as np
 import torch
 
-from flcore.utils.errors import RunError, UsageError
+from flcore.utils.errors import RunError, UsageError, report
 from flcore.utils.paths import REPO
 
 Shape = tuple[int, ...]
@@ -229,9 +229,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if args.time > 0:
                     compare_times(old, new, args.executors, extra, args.time)
         return 0 if equal else 1
-    except (UsageError, RunError) as error:
-        print(f"compare_commits: {error}", file=sys.stderr)
-        return error.exit_code
+    except Exception as error:
+        return report(error)
 
 
 if __name__ == "__main__":

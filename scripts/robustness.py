@@ -14,9 +14,9 @@ from pathlib import Path
 
 from flcore.data.generate import generate
 from flcore.experiment import Experiment
-from flcore.utils.errors import DivergedError, UsageError
+from flcore.utils.errors import DivergedError, report
+from flcore.utils.paths import RESULTS
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "robustness"
 ATTACKS = {
     "signflip": ("mean", "median", "trimmed", "krum"),
     "noise": ("mean", "median"),
@@ -29,6 +29,7 @@ def accuracy(args: argparse.Namespace, algorithm: str, attack: str, rate: int, a
     """One cell: runs the setting, or takes the finished run of the same settings and code."""
     settings = {"attack": attack, "attack_rate": rate / 100} if rate else {}
     goal = f"{attack}-{rate}-{aggregate}" if rate else f"none-{aggregate}"
+    print(algorithm, goal, file=sys.stderr)
     try:
         result = Experiment(
             algorithm=algorithm,
@@ -49,8 +50,6 @@ def accuracy(args: argparse.Namespace, algorithm: str, attack: str, rate: int, a
         ).run()
     except DivergedError:
         return "diverged"
-    finally:
-        print(f"{algorithm} {goal}", file=sys.stderr)
     last = result.frame.iloc[-1].dropna()
     return f"{100 * last.get('benign_acc', last['test_acc']):.1f}"
 
@@ -80,17 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="DNN", help="network (default: DNN, which takes minutes in all; CNN: hours)")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="data set and results")
+    parser.add_argument("--folder", type=Path, default=RESULTS / "robustness", help="data set and results")
     args = parser.parse_args(argv)
-    if not (args.folder / "data" / "Digits" / "config.json").exists():
-        print(generate("Digits", args.folder / "data" / "Digits", alpha=0.5, num_clients=20))
-    print(tables(args))
+    try:
+        generate("Digits", args.folder / "data" / "Digits", alpha=0.5, num_clients=20)
+        print(tables(args))
+    except Exception as error:
+        return report(error)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UsageError as error:
-        print(f"robustness: {error}", file=sys.stderr)
-        sys.exit(UsageError.exit_code)
+    sys.exit(main())

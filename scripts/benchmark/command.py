@@ -19,7 +19,7 @@ from benchmark.contestants import STAND_IN, Setting
 from benchmark.data import make_data
 from benchmark.turns import Json
 from flcore.experiment import EXECUTORS
-from flcore.utils.errors import RunError, UsageError
+from flcore.utils.errors import report
 from flcore.utils.mem_utils import peak_memory
 from flcore.utils.paths import REPO
 from flcore.utils.runs.files import write_json
@@ -105,15 +105,11 @@ def main(argv: Sequence[str] | None = None, description: str | None = None) -> i
     try:
         with tempfile.TemporaryDirectory(prefix="bench") as folder:
             run(args, f"python scripts/bench.py {shlex.join(words)}".strip(), Path(folder))
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"error: {error.filename or ''}: {error.strerror}", file=sys.stderr)
-        return UsageError.exit_code
     except KeyboardInterrupt:
         print("interrupted; what was finished is in the result file", file=sys.stderr)
         return 130
+    except Exception as error:
+        return report(error)
     return 0
 
 
