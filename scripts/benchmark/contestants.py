@@ -87,7 +87,7 @@ class Ours:
         experiment = setting.experiment(algorithm, executor)
         torch.set_num_threads(setting.args.num_threads)
         self.server = experiment.server()
-        if self.server.has_own_loop():
+        if self.server.own_loop:
             raise UsageError(f"{algorithm} brings its own round loop and cannot be measured")
         self.device, self.num_threads = self.server.device, setting.args.num_threads
         self.threads = self.num_threads * getattr(self.server.executor, "num_workers", 1)

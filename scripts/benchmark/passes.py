@@ -30,19 +30,14 @@ def passes(client: Any) -> Iterator[Pass]:
     for number, phase in enumerate(client.phases(hp)):
         loss_of = phase.loss or client.local_loss
         moving = {name: params[name].requires_grad_() for name in client.moving(phase)}
-        inputs = batches
         if phase.on_features:
-            inputs = batches.over(client.forward.in_batches(params, x))
             yield Pass("training", ("features", len(y)), partial(client.forward.in_batches, params, x))
-        client.forward.set_training(phase.moves)
 
         def step(x: torch.Tensor, y: torch.Tensor, state: Any, moving: Any = moving, loss_of: Any = loss_of) -> None:
             loss = loss_of(client.forward, params, x, y, client.shared, state, hp)
             torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
 
-        for x_batch, y_batch in list(client._steps(inputs, phase)):
-            drawn = client.local_draw(draws, client.forward, len(y_batch), hp)
-            state = client.state | {name: value.to(client.device) for name, value in drawn.items()}
+        for x_batch, y_batch, state in list(client.steps(phase, params, batches, draws, hp)):
             yield Pass("training", (number, len(y_batch)), partial(step, x_batch, y_batch, state))
         for value in moving.values():
             value.requires_grad_(False)

@@ -203,7 +203,7 @@ class Experiment:
                 f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
                 f"rounds, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
             )
-            if server.has_own_loop():
+            if server.own_loop:
                 log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
             if files:
                 identity = files.info | {"num_clients": context.num_clients}

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flcore.clients.clientbase import Batches
 from flcore.clients.clientpa import PASettings, alpha, beta
-from flcore.clients.localrule import LocalRule, Phase
+from flcore.clients.localrule import Phase
+from flcore.clients.support.batches import Batches
 from flcore.trainmodel.pa import FeatureGenerator, choose, distance_to_prototypes, diversity, fidelity
 from flcore.trainmodel.prototypes import class_prototypes
 from flcore.utils.seeds import torch_generator
@@ -26,9 +26,7 @@ OFF = ("--pa_alpha", "0", "--pa_beta", "0", "--pa_beta_min", "0")
 )
 def test_a_phase_may_count_steps(samples, steps, sizes):
     batches = Batches((torch.arange(samples)[:, None], torch.arange(samples)), 10, torch_generator(0))
-    rule = LocalRule()
-    rule.device = "cpu"
-    taken = list(rule._steps(batches, Phase(9, steps=steps)))
+    taken = list(Phase(9, steps=steps).take(batches))
     assert [len(y) for _, y in taken] == sizes
     if steps == 5:
         assert not torch.equal(taken[0][1], taken[2][1])  # the second pass is shuffled anew

@@ -678,7 +678,7 @@ def test_training_a_generator(folder, capsys, words, code, message):
 
 
 def test_a_strangers_saved_model_runs_nothing(folder):
-    from flcore.clients.clientbase import load_item
+    from flcore.clients.support.items import load_item
 
     torch.save({"base.weight": Evil(folder / "ran")}, folder / "model.pt")
     with pytest.raises(pickle.UnpicklingError):

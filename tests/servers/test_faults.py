@@ -120,12 +120,12 @@ def test_feddbe_agrees_without_a_bad_client(make_server):
     assert torch.equal(bad.consensus, expected)
 
 
-def test_a_server_in_pfllibs_style_leaves_a_bad_model_out(make_server, capsys):
-    server = make_server("FedAvg")
+def test_a_server_in_pfllibs_style_leaves_a_bad_model_out(make_server, pfllib_pair, capsys):
+    server = pfllib_pair.FedAvg(make_server("FedAvg").args, 0)
     server.selected_clients = server.clients
     with torch.no_grad():
         server.clients[1].model.head.bias[0] = NAN
-    server._collect_modules()
+    server.receive_models()
     assert server.uploaded_ids == [0, 2, 3] and sum(server.uploaded_weights) == pytest.approx(1)
     assert "clients [1] left out" in capsys.readouterr().out
 
@@ -140,13 +140,25 @@ def test_on_nan_stop_ends_the_run_at_once(make_server):
         server.train()
 
 
+class NoFiles:
+    """Checkpoints that are only counted."""
+
+    every, latest = 1, None
+
+    def begin(self, server):
+        return 0
+
+    def round_done(self, server, done):
+        self.latest = done
+
+
 def test_a_round_in_which_all_are_bad_ends_the_run_and_names_the_last_checkpoint(make_server):
     server = make_server("FedCPD")
-    server.last_checkpoint = lambda: "The last good checkpoint is run.ckpt. "
+    server.checkpoints = NoFiles()
     for client in server.clients:
         poison_training(client, {1})
     with pytest.raises(
-        RunError, match=r"round 1: no participant is left.*\[0, 1, 2, 3\]. The last good .* run.ckpt. T"
+        RunError, match=r"round 1: no participant is left.*\[0, 1, 2, 3\]. The last checkpoint holds 1 rounds .*T"
     ):
         server.train()
     server = make_server("FedCPD")
@@ -263,10 +275,10 @@ def test_label_noise_replaces_exactly_its_share_by_other_classes():
 def test_labels_are_changed_where_the_clients_train_and_nowhere_else(make_server):
     clean, noisy = make_server("FedAvg"), make_server("FedAvg", "--label_noise", "0.5")
     flipped = make_server("FedAvg", "--attack", "labelflip", "--attack_rate", "0.5")
-    assert sum(flipped.attackers) == 2
+    assert sum(flipped.participation.attackers) == 2
     for one, other, third in zip(clean.clients, noisy.clients, flipped.clients, strict=True):
         assert int((one.data[1] != other.data[1]).sum()) == one.train_samples // 2
-        expected = 3 - one.data[1] if flipped.attackers[one.id] else one.data[1]
+        expected = 3 - one.data[1] if flipped.participation.attackers[one.id] else one.data[1]
         assert torch.equal(third.data[1], expected)
         for test in (other.tensors(is_train=False), third.tensors(is_train=False)):
             assert torch.equal(one.tensors(is_train=False)[1], test[1])
@@ -310,10 +322,10 @@ def test_the_average_under_signflip_is_the_one_computed_by_hand(make_server):
     start = dict(honest.global_params)
     honest.train()
     attacked.train()
-    assert sum(attacked.attackers) == 1
+    assert sum(attacked.participation.attackers) == 1
     for name, value in attacked.global_params.items():
         updates = [client[name] - start[name] for client in honest.uploaded_models]
-        signs = [-2 if bad else 1 for bad in attacked.attackers]
+        signs = [-2 if bad else 1 for bad in attacked.participation.attackers]
         mean = sum(n / 73 * sign * update for n, sign, update in zip((23, 12, 7, 31), signs, updates, strict=True))
         assert torch.allclose(value, start[name] + mean, atol=1e-6)
 
@@ -321,10 +333,10 @@ def test_the_average_under_signflip_is_the_one_computed_by_hand(make_server):
 def test_accuracy_over_those_that_do_not_attack_is_recorded(make_server):
     server = make_server("FedRep", "--attack", "noise", "--attack_rate", "0.5")
     server.train()
-    benign = [client for client in server.clients if not server.attackers[client.id]]
+    benign = [client for client in server.clients if not server.participation.attackers[client.id]]
     hits = sum(client.test_metrics()[0] for client in benign)
     assert server.records["rs_benign_acc"][-1] == hits / sum(client.test_samples for client in benign)
-    assert server.records["rs_attackers"][0].tolist() == [int(bad) for bad in server.attackers]
+    assert server.records["rs_attackers"][0].tolist() == [int(bad) for bad in server.participation.attackers]
     assert "rs_benign_acc" not in make_server("FedRep").records
 
 

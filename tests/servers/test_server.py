@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flcore.servers.roundloop import share_of
-from flcore.servers.serverbase import deciles, mean_auc, per_client, ratio
+from flcore.servers.support.evaluation import deciles, mean_auc, per_client, ratio
 from flcore.utils.errors import RunError, UsageError
 from support import same_tensors, write_dataset
 
@@ -293,3 +293,39 @@ def test_rounds_one_by_one_are_those_of_a_run(make_server):
         seen.append((number, len(steps.rs_test_acc), len(steps.Budget)))
     assert seen == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
     assert steps.rs_test_acc == whole.rs_test_acc and len(whole.rs_test_acc) == 4  # and the model after the last round
+
+
+class Watcher:
+    """An observer that ends the training after the round ``last``."""
+
+    def __init__(self, last=None):
+        self.last, self.seen = last, []
+
+    def on_round(self, record):
+        self.seen.append(record)
+        return record["round"] == self.last
+
+
+def test_observers_hear_of_each_trained_round(make_server):
+    server = make_server("FedAvg", "-eg", "2")
+    server.observers = [Watcher()]
+    server.train()
+    seen = server.observers[0].seen
+    assert [record["round"] for record in seen] == [0, 1, 2]
+    assert ["test_acc" in record for record in seen] == [True, False, True]
+    assert [record["test_acc"] for record in seen[::2]] == server.rs_test_acc[:2]  # the last one trains nothing
+    assert [record["test_acc_after"] for record in seen[::2]] == server.records["rs_test_acc_after"]
+    assert [record["bytes_up"] for record in seen] == server.records["rs_bytes_up"]
+
+
+def test_an_observer_may_end_the_training_and_the_others_still_hear(make_server, tmp_path):
+    """As after ``-ab``: the model is sent out and scored once more, and all files are written."""
+    server = make_server("FedAvg", "-gr", "9", result_path=tmp_path / "run.h5")
+    whole = make_server("FedAvg", "-gr", "2")
+    server.observers = [Watcher(last=1), Watcher()]
+    server.train()
+    whole.train()
+    assert [len(one.seen) for one in server.observers] == [2, 2]
+    assert server.records["rs_round"] == [0, 1, 2] and server.rs_test_acc == whole.rs_test_acc
+    assert same_tensors(server.global_params, whole.global_params)
+    assert (tmp_path / "run.pt").exists()

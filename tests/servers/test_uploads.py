@@ -6,7 +6,7 @@ import torch
 from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
-from flcore.registry import METHODS
+from flcore.registry import METHODS, Method
 from flcore.servers.serveravg import FedAvg
 from flcore.servers.support import uploads
 from flcore.utils.errors import RunError
@@ -88,11 +88,11 @@ def test_a_thousand_trained_models_are_never_in_memory_together(make_server, sma
     monkeypatch.setattr(DataSet, "tensors", lambda data, i, *how: read(data, i % 4, *how))
     server = make_server("FedAvg", "-gr", "1", model="MLR")
     server.num_clients = server.num_join_clients = 1000
-    server.attackers = [False] * 1000
+    server.participation.attackers = [False] * 1000
     server.train_slow_clients = server.send_slow_clients = [False] * 1000
-    server.clients = server._make_clients(type(server.clients[0]), range(1000))
+    server.clients = server.participation.make(type(server.clients[0]), range(1000))
     small_parts(20)
-    model, most, test = bytes_held(server.global_params.values()), [], server._test
+    model, most, test = bytes_held(server.global_params.values()), [], server.evaluation.test
 
     def count(clients):
         most.append(
@@ -106,7 +106,7 @@ def test_a_thousand_trained_models_are_never_in_memory_together(make_server, sma
         )
         return test(clients)
 
-    server._test = count
+    server.evaluation.test = count
     server.train()
     assert len(most) == 1 + 50 + 1  # A, every part at B, A
     assert max(most) <= (20 + 2) * model  # a part's, the download, the sum
@@ -120,7 +120,10 @@ def test_who_reads_every_upload_gets_them_together(make_server, small_parts, fla
 
 
 def test_an_aggregation_of_ones_own_sees_whole_uploads(make_server, small_parts):
-    """A server written against `uploaded_models` must not find weights missing, however many clients there are."""
+    """A server written against `uploaded_models` must not find weights missing, however many clients there are.
+
+    Its card says nothing of means, as that of any new method.
+    """
 
     class Own(FedAvg):
         def aggregate_parameters(self):
@@ -133,11 +136,11 @@ def test_an_aggregation_of_ones_own_sees_whole_uploads(make_server, small_parts)
 
     small_parts(1)
     server = make_server("FedAvg", "-gr", "1", model="MLR")
-    server.__class__ = Own
+    server.__class__, server.method = Own, Method("Own", "a:b", "")
     server.train()
     assert server.seen == [sorted(server.global_params)] * 4
     server = make_server("FedAvg", "-gr", "1", model="MLR")
-    server.__class__ = OwnToo
+    server.__class__, server.method = OwnToo, Method("Own", "a:b", "")
     server.train()
     assert not any(same_tensors(params, server.clients[0].shared) for params in server.seen)  # as they were trained
 

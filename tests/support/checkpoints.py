@@ -11,9 +11,9 @@ INFO = {"algorithm": "A", "dataset": "Tiny", "num_clients": 4, "repeat": 0, "set
 
 # Set in every round before they are read, or another view of what is remembered.
 SET_IN_A_ROUND = {
-    *("selected_clients", "current_num_join_clients", "current_round", "last_message", "progress", "started"),
+    *("selected_clients", "current_num_join_clients", "current_round", "last_message"),
     *("uploaded_ids", "uploaded_weights", "uploaded_models", "bytes_down", "bytes_up", "bytes_once", "weights"),
-    "_round_uploads",
+    *("_round_uploads", "participation", "evaluation", "recorder"),
     *("shared", "upload", "_kept"),
 }
 

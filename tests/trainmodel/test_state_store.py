@@ -39,10 +39,10 @@ def test_a_thousand_clients_of_fedavg_hold_no_thousand_models(make_server, monke
     read = DataSet.tensors
     monkeypatch.setattr(DataSet, "tensors", lambda data, i, *how: read(data, i % 4, *how))
     server = make_server("FedAvg", "-jr", "0.1", model="MLR")
-    server.clients = server._make_clients(type(server.clients[0]), range(1000))
+    server.clients = server.participation.make(type(server.clients[0]), range(1000))
     server.num_clients, server.num_join_clients = 1000, 100
     server.score_download = server.end_round = lambda: None
-    server.score_training = lambda after: None
+    server.evaluation.after_training = lambda after: None
     stop_between_rounds(server, 2)
     model = bytes_held(server.global_params.values())
     held = bytes_held(server.global_params.values(), *map(own_tensors, server.clients), *server.uploaded_models)

@@ -49,6 +49,7 @@ class ALASettings(Settings):
 
 class clientALA(Client):
     settings = ALASettings
+    replaced = ()  # the old weights are mixed in
 
     def __init__(self, args, id, train_samples, test_samples, **kwargs):
         super().__init__(args, id, train_samples, test_samples, **kwargs)

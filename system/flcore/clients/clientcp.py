@@ -40,6 +40,7 @@ class CPSettings(Settings):
 
 class clientCP(Client):
     settings = CPSettings
+    replaced = ("base.", "cpn.")
 
     @staticmethod
     def local_modules(forward, hp):
@@ -53,9 +54,6 @@ class clientCP(Client):
     @staticmethod
     def local_begin(forward, params, received, data, shared, state, hp):
         return {**params, **{name: value for name, value in received.items() if not name.startswith("head.")}}
-
-    def is_replaced(self, name):
-        return not name.startswith("head.")
 
     @staticmethod
     def local_draw(generator, forward, size, hp):

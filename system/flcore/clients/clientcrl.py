@@ -55,6 +55,7 @@ class CRLSettings(Settings):
 
 class clientCRL(Client):
     settings = CRLSettings
+    replaced = ("",)  # the own weights for the next mixture are in the state
 
     @staticmethod
     def local_init(params, hp):
@@ -69,10 +70,6 @@ class clientCRL(Client):
             for name, value in received.items()
         }
         return {**params, **mixed}
-
-    def is_replaced(self, name: str) -> bool:
-        """The client's own weights for the next mixture are in its state."""
-        return True
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):

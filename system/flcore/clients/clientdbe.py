@@ -60,6 +60,7 @@ class DBESettings(Settings):
 
 class clientDBE(Client):
     settings = DBESettings
+    replaced = ("",)
 
     @staticmethod
     def local_modules(forward, hp):
@@ -69,9 +70,6 @@ class clientDBE(Client):
     def local_begin(forward, params, received, data, shared, state, hp):
         fresh = {name: torch.zeros_like(params[name]) for name in ("memory.total", "memory.weight")}
         return {**params, **received, **fresh}
-
-    def is_replaced(self, name):
-        return True
 
     @staticmethod
     def local_loss(forward, params, x, y, shared, state, hp):

@@ -31,6 +31,7 @@ class DittoSettings(Settings):
 
 class clientDitto(Client):
     settings = DittoSettings
+    corrects = True
 
     @staticmethod
     def local_modules(forward, hp):

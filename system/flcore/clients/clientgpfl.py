@@ -51,6 +51,7 @@ class GPFLSettings(Settings):
 
 class clientGPFL(Client):
     settings = GPFLSettings
+    corrects = True
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

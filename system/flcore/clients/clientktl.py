@@ -64,6 +64,8 @@ class KTLSettings(Settings):
 
 class clientKTL(Client):
     settings = KTLSettings
+    replaced = ()  # no weights travel
+    corrects = True
 
     @staticmethod
     def local_modules(forward, hp):

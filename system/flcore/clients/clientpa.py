@@ -92,7 +92,7 @@ class clientPA(Client):
     def announce(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As numbers of samples the labels met in this round, by going through its mini-batches again."""
         met = torch.zeros_like(counts)
-        for _, y in self._steps(self.load_train_data(), self.local_plan(self.hp)[0]):
+        for _, y in self.local_plan(self.hp)[0].take(self.load_train_data()):
             met += F.one_hot(y, self.num_classes).sum(0)
         met = torch.where(counts > 0, met, 0)
         return torch.where(met[:, None] > 0, prototypes, 0), met

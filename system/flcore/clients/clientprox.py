@@ -22,6 +22,7 @@ class ProxSettings(Settings):
 
 class clientProx(Client):
     settings = ProxSettings
+    corrects = True
 
     @staticmethod
     def local_grad(grads, params, shared, state, hp):

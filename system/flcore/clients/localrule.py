@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,10 @@ class Phase(NamedTuple):
     loss: Callable[..., Tensor] | None = None  # None: the rule's own `local_loss`
     steps: int | None = None  # so many mini-batches instead, in as many passes as they take
     on_features: bool = False  # the extractor is fixed: its output z (B, K) takes the place of x in the loss
+
+    def take(self, batches: Any) -> Iterator[Any]:
+        """The mini-batches of its steps: ``batches`` again and again, each time anew."""
+        return islice(chain.from_iterable(repeat(batches, self.passes(batches))), self.steps)
 
     def passes(self, batches: Any) -> int:
         """How often to go through ``batches``."""
@@ -199,6 +204,13 @@ def sgd_step(
     return loss.detach()
 
 
+def safe_default(declared: type, field: str, value: object, hooks: set[str]) -> None:
+    """Gives ``field`` its safe ``value`` where a class overrides one of the ``hooks`` without saying what it means."""
+    owner = next(one for one in declared.__mro__ if field in vars(one) or not hooks.isdisjoint(vars(one)))
+    if field not in vars(owner):
+        setattr(declared, field, value)
+
+
 class LocalRule:
     """The local half of an algorithm. Subclasses override the static hooks they need; the rest is plain FedAvg.
 
@@ -210,7 +222,15 @@ class LocalRule:
     """
 
     settings: type[Settings] = Settings  # the dataclass of the method's settings
+    # What else a rule declares. A class that overrides the hook in question and does not say gets the safe value.
     stackable = True  # False: a rule that cannot run under vmap, such as a loop until convergence
+    replaced: tuple[str, ...] = ("",)  # prefixes of shared weights whose former values a download makes needless
+    corrects = False  # `local_grad` changes gradients
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        safe_default(cls, "replaced", (), {"receive", "local_begin"})
+        safe_default(cls, "corrects", True, {"local_grad"})
 
     # ---- the rule: what an algorithm overrides -----------------------------------------------------------------------
 
@@ -396,18 +416,9 @@ class LocalRule:
         """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""
         loss_of = phase.loss or self.local_loss
         moving = {name: params[name].requires_grad_() for name in self.moving(phase)}
-        cached = phase.on_features and hasattr(batches, "over")  # PFLlib's loader cannot: features batch by batch
-        if cached:
-            batches = batches.over(self.forward.in_batches(params, self.data[0]))
-        self.forward.set_training(phase.moves)
         correct = partial(self._correct, params=params, hp=hp)
         total, count = torch.zeros((), device=self.device), 0
-        for x, y in self._steps(batches, phase):
-            if phase.on_features and not cached:
-                with torch.no_grad():
-                    x, _ = self.forward.features(params, x)
-            drawn = self.local_draw(draws, self.forward, len(y), hp)
-            state = self.state | {name: value.to(self.device) for name, value in drawn.items()}
+        for x, y, state in self.steps(phase, params, batches, draws, hp):
             loss = partial(loss_of, self.forward, params, x, y, self.shared, state, hp)
             total += sgd_step(loss, correct, moving, hp.lr) * len(y)
             count += len(y)
@@ -418,11 +429,22 @@ class LocalRule:
     def _correct(self, grads: Tensors, params: Tensors, hp: Any) -> Tensors:
         return self.local_grad(grads, params, self.shared, self.state, hp)
 
-    def _steps(self, batches: Any, phase: Phase) -> Iterator[Data]:
-        taken = 0
-        for _ in range(phase.passes(batches)):
-            for x, y in batches:
-                if taken == phase.steps:
-                    return
-                yield x.to(self.device), y.to(self.device)
-                taken += 1
+    def steps(
+        self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: Any
+    ) -> Iterator[tuple[Tensor, Tensor, Tensors]]:
+        """What each step of ``phase`` is about: a mini-batch (x, y), and the state with the step's random numbers.
+
+        Sets the network to training where it moves. In a phase ``on_features`` x is what the extractor in ``params``
+        makes of the samples.
+        """
+        cached = phase.on_features and hasattr(batches, "over")  # PFLlib's loader cannot: features batch by batch
+        if cached:
+            batches = batches.over(self.forward.in_batches(params, self.data[0]))
+        self.forward.set_training(phase.moves)
+        for x, y in phase.take(batches):
+            x, y = x.to(self.device), y.to(self.device)
+            if phase.on_features and not cached:
+                with torch.no_grad():
+                    x, _ = self.forward.features(params, x)
+            drawn = self.local_draw(draws, self.forward, len(y), hp)
+            yield x, y, self.state | {name: value.to(self.device) for name, value in drawn.items()}

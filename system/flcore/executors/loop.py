@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from flcore.clients.clientbase import metrics
+from flcore.clients.support.metrics import Metrics, metrics
 
-Metrics = tuple[int, int, float]  # correct predictions, samples, AUC
 FEW_SAMPLES = 64  # scored together; more at a time are no faster on a CPU, and could not be shared among threads
 
 

@@ -30,9 +30,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flcore.clients.clientbase import Batches, metrics
-from flcore.clients.localrule import LocalRule, Phase, Tensors, sgd_step
-from flcore.executors.loop import LoopExecutor, Metrics, named, train_one
+from flcore.clients.localrule import Phase, Tensors, sgd_step
+from flcore.clients.support.batches import Batches
+from flcore.clients.support.metrics import Metrics, metrics
+from flcore.executors.loop import LoopExecutor, named, train_one
 from flcore.executors.stack import each, schedule, stack, unstack
 
 Member = tuple[Any, Batches]  # a client and its mini-batches of this round
@@ -79,7 +80,7 @@ class StackedExecutor(LoopExecutor):
         """Test metrics of every client; those with few samples are scored together, see `each`."""
         groups: dict[Any, list[int]] = {}
         for i, client in enumerate(clients):
-            if client.scored_by_rule() and client.stackable and client.test_samples:
+            if client.scored_by_rule and client.stackable and client.test_samples:
                 groups.setdefault((type(client), id(client.forward), id(client.shared)), []).append(i)
         found: dict[int, Metrics] = {}
         for group in groups.values():
@@ -107,9 +108,7 @@ class StackedExecutor(LoopExecutor):
 
     def _batches(self, client: Any) -> Batches | None:
         """This round's mini-batches; None for a client that must run alone."""
-        if not client.has_rule():
-            self._say(f"{client.algorithm} brings its own training", "its clients run in the loop")
-        elif not client.stackable:
+        if not client.stackable:
             self._say(f"the rule of {client.algorithm} cannot be stacked", "its clients run in the loop")
         else:
             with named(client):
@@ -185,7 +184,7 @@ class Stack:
         loss_of = phase.loss or rule.local_loss
         rows, starts = [], 0
         for batches in self.batches:
-            rows.append(_rows(batches, phase) + starts)
+            rows.append(batches.steps(phase) + starts)
             starts += len(batches.dataset)
         lengths = [len(order) for order in rows]
         index = torch.nn.utils.rnn.pad_sequence(rows).to(self.y.device)  # (steps, clients, batch size)
@@ -199,18 +198,16 @@ class Stack:
             corrected: Tensors = rule.local_grad(grads, params, shared, state, hp)
             return corrected
 
-        corrects = type(rule).local_grad is not LocalRule.local_grad
-        draws = type(rule).local_draw is not LocalRule.local_draw
         size, step = self.batches[0].batch_size, 0
         totals = torch.zeros(len(rows), device=self.y.device)
         for steps, live in schedule(lengths):
             params = {name: value[:live].detach() for name, value in self.params.items()}  # the stack's own memory
             state = {name: value[:live] for name, value in self.state.items()}
             moving = {name: params[name].requires_grad_() for name in rule.moving(phase)}
-            correct = partial(vmap(correct_one), params, state) if corrects else dict
+            correct = partial(vmap(correct_one), params, state) if rule.corrects else dict
             for chosen in index[step : step + steps, :live]:
-                drawn = self._draw(live, size, hp) if draws else {}
-                loss = partial(vmap(loss_of_one), params, x[chosen], self.y[chosen], state | drawn)
+                drawn = state | self._draw(live, size, hp)
+                loss = partial(vmap(loss_of_one), params, x[chosen], self.y[chosen], drawn)
                 totals[:live] += sgd_step(loss, correct, moving, hp.lr) * size
             step += steps
         return [(total, size * length) for total, length in zip(totals.tolist(), lengths, strict=True)]
@@ -230,12 +227,6 @@ class Stack:
     def _draw(self, live: int, size: int, hp: Any) -> Tensors:
         drawn = stack([self.rule.local_draw(generator, self.rule.forward, size, hp) for generator in self.draws[:live]])
         return {name: value.to(self.y.device) for name, value in drawn.items()}
-
-
-def _rows(batches: Batches, phase: Phase) -> Tensor:
-    """The samples of every step of ``phase``: (steps, batch size)."""
-    passes = [batches.order() for _ in range(phase.passes(batches))]
-    return torch.cat(passes)[: phase.steps] if passes else torch.zeros(0, batches.batch_size, dtype=torch.int64)
 
 
 def bytes_needed(client: Any, batches: Batches) -> int:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from flcore.executors.loop import LoopExecutor, Metrics, score_unit, train_one, units
+from flcore.clients.support.metrics import Metrics
+from flcore.executors.loop import LoopExecutor, score_unit, train_one, units
 
 
 class ThreadsExecutor(LoopExecutor):
     """Clients start longest first, so that no worker is left alone with a long one at the end.
 
     A rule is a pure function, so clients do not disturb each other; only the network that lends its structure must not
-    be shared between workers, and each has a copy. PFLlib-style clients draw from global generators, where the order
-    matters: they run in the loop.
+    be shared between workers, and each has a copy. Clients that are not ``parallel`` run in the loop.
     """
 
     name = "threads"
@@ -29,7 +29,7 @@ class ThreadsExecutor(LoopExecutor):
         self._own = threading.local()
 
     def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
-        if not all(client.has_rule() for client in clients):
+        if not all(client.parallel for client in clients):
             return super().train(clients, done)
         longest_first = sorted(clients, key=lambda client: -client.train_samples)
         alone = [[client] for client in longest_first]
@@ -37,7 +37,7 @@ class ThreadsExecutor(LoopExecutor):
             done()
 
     def test(self, clients: Sequence[Any]) -> list[Metrics]:
-        if not all(client.has_rule() for client in clients):
+        if not all(client.parallel for client in clients):
             return super().test(clients)
         scored = self._pool.map(self._with_own_network(score_unit), units(clients))
         return [result for unit in scored for result in unit]

@@ -50,10 +50,11 @@ class RoundLoop:
     def each_round(self) -> Iterator[int]:
         """`train` in steps: a round runs when it is asked for, and its number comes when it has trained."""
         self.Budget: list[float] = []
+        enough = False
         for current_round in self.rounds():
             self.current_round = current_round
             started = time.time()
-            last = current_round == self.global_rounds
+            last = enough or current_round == self.global_rounds
             self.selected_clients = self.select_clients()
             self.send_models()
             if last or current_round % self.eval_gap == 0:
@@ -65,7 +66,7 @@ class RoundLoop:
             if self.uploaded_models:
                 self.aggregate_parameters()
             self.Budget.append(time.time() - started)
-            self.end_round()
+            enough = bool(self.end_round())
             yield current_round
         self.finish()
 
@@ -84,8 +85,10 @@ class RoundLoop:
         for client in self.selected_clients:
             client.train()
 
-    def end_round(self) -> None:
+    def end_round(self) -> bool:
+        """After the aggregation; True ends the training: the model is only sent out and scored once more."""
         print("-" * 25, "time cost", "-" * 25, f"{self.Budget[-1]:.2f} s")
+        return False
 
     def finish(self) -> None:
         """Results in PFLlib's shape, then the new clients, if any."""

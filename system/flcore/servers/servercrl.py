@@ -27,4 +27,4 @@ class FedCRL(PrototypeServer, Server):
     def score_download(self) -> None:
         super().score_download()
         weights = [mixing_weight(client.shared, client.state, client.hp) for client in self.clients]
-        self._record(rs_crl_mix=np.array(torch.stack(weights).tolist()))
+        self.record(rs_crl_mix=np.array(torch.stack(weights).tolist()))

@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from flcore.clients.clienttgp import clientTGP
 from flcore.servers.prototypes import PrototypeServer
-from flcore.servers.serverbase import Server, ratio
+from flcore.servers.serverbase import Server
+from flcore.servers.support.evaluation import ratio
 from flcore.trainmodel.prototypes import aggregate_prototypes, as_samples, distances, shuffled, stack_uploads
 from flcore.utils.seeds import numpy_generator, torch_generator
 
@@ -40,7 +41,7 @@ class FedTGP(PrototypeServer, Server):
         prototypes, counts = stack_uploads(self.uploaded_models)
         centres, here = aggregate_prototypes(prototypes, counts, None, None)
         loss = self.fit(self.network, *as_samples(prototypes, counts), margin(centres, here, self.hp.tgp_margin))
-        self._record(rs_server_loss=loss)
+        self.record(rs_server_loss=loss)
         with torch.no_grad():
             self.prototypes = self.network()
         self.seen = here if self.seen is None else self.seen | here

@@ -46,6 +46,11 @@ class Weights:
         return {name: value.clone() for name, value in self.tensors.items()}
 
     @property
+    def net(self) -> nn.Module:
+        """The network's structure, to be looked at only: asking for it makes no copy."""
+        return self._net if self._module is None else self._module
+
+    @property
     def module(self) -> nn.Module:
         if self._module is None:
             module = copy.deepcopy(self._net)

@@ -292,7 +292,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_one_before(make_server, start, 
 
 def test_pfllibs_own_loops_are_refused(start):
     server = start("FedAvg")
-    server.has_own_loop = lambda: True
+    server.own_loop = True
     with pytest.raises(UsageError, match="FedAvg: it brings its own loop"):
         server.checkpoints.check(server)
     server.checkpoints.every = 0

@@ -13,14 +13,12 @@ other losses and modules will see more.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from flcore.clients.localrule import Tensors
@@ -28,6 +26,7 @@ from flcore.utils import interrupt
 from flcore.utils.seeds import torch_generator
 
 Logits = Callable[[Tensors, Tensor], Tensor]  # (params, x) -> (B, num_classes)
+Knowledge = tuple[Logits, Tensors, Tensors]
 
 ITERATIONS, STEP = 100, 0.05  # of Adam on pixels in [0, 1]: fixed, so that the same run gives the same rating
 LABEL, TINY = 3.0, 1e-30  # largest logit that a soft label begins with
@@ -45,15 +44,13 @@ def rate(server: Any, current_round: int) -> dict[str, float]:
     uploads = zip(server.uploaded_ids, server.uploaded_models, strict=True)
     for id, upload in islice(uploads, MOST_CLIENTS):
         interrupt.check()
-        logits, sent, change = knowledge(server, upload)
+        logits, sent, change = server.knowledge(upload)
         if not change:
             print(f"-dlg: {server.algorithm} uploads no weights; there is nothing to attack.")
             server.dlg_eval = False
             return {}
         client = server.clients[id]
-        passes = client.passes
-        batches = [x.to(server.device) for x, _ in islice(client.load_train_data(), server.batch_num_per_client)]
-        client.passes = passes
+        batches = [x.to(server.device) for x, _ in client.peek(server.batch_num_per_client)]
         moved = sum(float(value.square().sum()) for value in change.values())
         if not batches or not 0 < moved < float("inf"):
             continue  # no step was made, or the client diverged
@@ -70,13 +67,8 @@ def rate(server: Any, current_round: int) -> dict[str, float]:
     return {"rs_dlg_round": current_round, "rs_dlg_psnr": end, "rs_dlg_psnr_start": begin}
 
 
-def knowledge(server: Any, upload: Any) -> tuple[Logits, Tensors, Tensors]:
+def knowledge(server: Any, upload: Tensors) -> Knowledge:
     """What the attacker has: logits(params, x), all weights before training, and the change of the uploaded ones."""
-    if isinstance(upload, torch.nn.Module):  # a PFLlib-style pair
-        net = copy.deepcopy(server.global_model).eval()
-        sent = dict(net.state_dict())
-        change = {name: sent[name] - value.detach() for name, value in upload.named_parameters()}
-        return lambda params, x: functional_call(net, params, (x,)), sent, change
     forward, trainable = server.clients[0].forward, server.clients[0].trainable
     forward.set_training(())
     sent = server.global_params  # of what does not travel, these are the initial weights

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flcore.clients.localrule import Tensors
 from flcore.servers.messages import is_finite
 from flcore.trainmodel.weights import Weights
+from flcore.utils.errors import DivergedError
 
 # A nominal device, so that simulated time depends on the settings alone and not on the machine.
 SAMPLES_PER_SECOND = 1000.0  # trained; each epoch of each phase counts
@@ -66,6 +67,18 @@ def not_finite(server: Any) -> list[str]:
     return names
 
 
+def divergence(server: Any, reason: str) -> DivergedError:
+    """The error that ends a run whose numbers went wrong."""
+    out = sorted(server.round_uploads.left_out)
+    left_out = f"Left out in this round: clients {out}. " if out else ""
+    latest = server.checkpoints.latest if server.checkpoints else None
+    checkpoint = "" if latest is None else f"The last checkpoint holds {latest} rounds (--resume). "
+    return DivergedError(
+        f"training diverged in round {server.current_round}: {reason}. {left_out}{checkpoint}"
+        f"Try a smaller -lr than {server.learning_rate:g}. What was recorded before is in the result file"
+    )
+
+
 # ---- who, and how slow -----------------------------------------------------------------------------------------------
 
 
@@ -77,8 +90,6 @@ def chosen(number: int, rate: float, draw: np.random.Generator) -> list[bool]:
 
 def training_samples(client: Any) -> int:
     """Samples that a round of training takes: those of all epochs of all phases."""
-    if not client.has_rule():
-        return int(client.local_epochs * client.train_samples)
     batch = min(client.batch_size, client.train_samples) if client.batch_size > 0 else client.train_samples
     plan = client.local_plan(client.hp)
     return sum(phase.epochs * client.train_samples if phase.steps is None else phase.steps * batch for phase in plan)

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from flcore.clients.localrule import Tensors
+from flcore.clients.support import privacy
 from flcore.servers.messages import (
     CLASS_MEANS,
     NOT_FINITE,
@@ -17,9 +21,11 @@ from flcore.servers.messages import (
     defect,
     expected_layout,
     message_bytes,
+    weighted_mean,
 )
 from flcore.servers.roundloop import samples_trained
 from flcore.servers.support import faults
+from flcore.servers.support.robust import robust_mean, robust_prototypes
 from flcore.utils.errors import RunError
 from flcore.utils.seeds import torch_generator
 
@@ -54,7 +60,7 @@ class RoundUploads:
     def parts(self, clients: list[Any]) -> list[list[Any]]:
         """The round's participants in parts of a bounded size, or in one if the server reads every upload."""
         server = self.server
-        whole = server.args.aggregate != "mean" or server.dlg_eval or not all(client.has_rule() for client in clients)
+        whole = server.args.aggregate != "mean" or server.dlg_eval
         names = () if whole else [name for name in server.shared_weights() if name.startswith(server.method.means_only)]
         if not names:
             return [clients]
@@ -63,6 +69,32 @@ class RoundUploads:
         parts = [clients[start : start + size] for start in range(0, len(clients), size)]
         self.added = names if len(parts) > 1 else []
         return parts
+
+    def train_all(self, scored: bool) -> list[float]:
+        """Trains the round's participants, part by part; their accuracies afterwards (point B) if they are ``scored``.
+
+        Raises:
+            RunError: none of them came out with finite values.
+        """
+        server, selected, accuracies = self.server, self.server.selected_clients, []
+        count = iter(range(1, len(selected) + 1))
+
+        def done() -> None:
+            server.check_interrupt()
+            server.recorder.client_done(next(count), len(selected))
+
+        parts = self.parts(selected)
+        for number, part in enumerate(parts, 1):
+            self.train(part, done)
+            if scored:
+                accuracies.extend(server.evaluation.accuracies(part))
+            if number < len(parts):
+                self.accept(part)
+                for client in part:
+                    client.release()
+        if self.left_out.issuperset(client.id for client in selected):
+            raise server.diverged("no participant is left")
+        return accuracies
 
     def train(self, clients: list[Any], done: Callable[[], object]) -> list[Any]:
         """Trains the clients. One that comes out with values that are not finite is left out of this round and gets
@@ -152,11 +184,39 @@ class RoundUploads:
             if name in self.sums
         }
 
+    def combine(self, names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:
+        """One value for each named tensor, as --aggregate says: the weighted mean, or one without the outliers."""
+        args = self.server.args
+        if args.aggregate == "mean" or not names:
+            added = self.means(names)
+            return added | weighted_mean([name for name in names if name not in added], messages, weights)
+        trained = [message for message, weight in zip(messages, weights, strict=True) if weight]
+        stacks = {name: torch.stack([message[name] for message in trained]) for name in names}
+        return robust_mean(stacks, args.aggregate, args.trim)
+
+    def filter_prototypes(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for prototypes (N, C, ...) and counts (N, C), which stay as they came for a mean."""
+        args = self.server.args
+        if args.aggregate == "mean":
+            return prototypes, counts
+        return robust_prototypes(prototypes, counts, args.aggregate, args.trim)
+
     def upload_of(self, client: Any) -> Tensors:
         """What reaches the server from a client, as an attacker has left it."""
         server = self.server
         upload: Tensors = client.message(server.shares if server.method.weights_up else ())
-        if server.args.attack not in ("signflip", "noise") or not server.attackers[client.id]:
+        if server.args.attack not in ("signflip", "noise") or not server.participation.attackers[client.id]:
             return upload
         draw = torch_generator(server.args.seed, server.times, server.current_round, client.id, "attack")
         return faults.attacked(upload, client.shared, server.args.attack, server.args.attack_scale, draw)
+
+    def examine(self) -> None:
+        """What these uploads gave away: ``-dlg``'s rating, and the privacy spent so far."""
+        server = self.server
+        if server.dlg_eval and server.current_round % server.dlg_gap == 0:
+            server.call_dlg(server.current_round)
+        if server.privacy:
+            releases = server.records.get("rs_dp_releases", [np.zeros(server.num_clients, dtype=np.int64)])[-1].copy()
+            releases[[client.id for client in server.selected_clients]] += 1  # also if the upload was lost on the way
+            spent = privacy.epsilon(server.args.proto_noise, releases.max(), server.args.dp_delta)
+            server.record(rs_dp_releases=releases, rs_dp_epsilon=spent)

@@ -53,9 +53,8 @@ class Checkpoints:
         self.latest: int | None = None  # rounds in the newest one known to be good
 
     def check(self, server: Any) -> None:
-        """Refuses what cannot be resumed: PFLlib-style servers and clients that bring their own loop or training."""
-        foreign = server.has_own_loop() or not all(client.has_rule() for client in server.clients)
-        if foreign and (self.every or self.resume):
+        """Refuses what cannot be resumed: PFLlib-style servers that bring their own loop."""
+        if server.own_loop and (self.every or self.resume):
             raise UsageError(
                 f"--checkpoint_every and --resume do not work with {server.algorithm}: it brings its own loop or local "
                 "training, whose state is not known; leave them out"

@@ -1,0 +1,24 @@
+"""What an executor is: it runs many clients, and alone decides how many of them at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from flcore.clients.support.metrics import Metrics
+
+
+class Executor(Protocol):
+    """Every executor's results are the loop's: bitwise, or up to float rounding where it says so.
+
+    Attributes:
+        name: what ``-ex`` takes.
+    """
+
+    name: str
+
+    def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
+        """Trains every client for one round; calls ``done`` after each."""
+
+    def test(self, clients: Sequence[Any]) -> list[Metrics]:
+        """Test metrics of every client, in their order, with its present weights."""

@@ -1,0 +1,140 @@
+"""Who takes part in a run and in each of its rounds: clients, slow ones, attackers, draws, dropped uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from flcore.servers.roundloop import share_of
+from flcore.servers.support import faults
+from flcore.trainmodel.weights import Weights
+from flcore.utils.errors import UsageError
+from flcore.utils.seeds import numpy_generator
+
+
+class Participation:
+    """A server's clients, and who of them takes part. Every draw is keyed by (seed, repeat, round, purpose) alone.
+
+    Attributes:
+        attackers: of each client whether it attacks (``--attack``).
+    """
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self.attackers = [False] * server.num_clients
+        if server.args.attack != "none":
+            self.attackers = faults.chosen(server.num_clients, server.args.attack_rate, self._draw("attackers"))
+
+    def _draw(self, *key: int | str) -> np.random.Generator:
+        return numpy_generator(self.server.args.seed, self.server.times, *key)
+
+    # ---- the clients of a run ----------------------------------------------------------------------------------------
+
+    def make(self, clientObj: Any, ids: Iterable[int]) -> list[Any]:
+        """Clients of the class ``clientObj`` with their data; those of a rule share one network."""
+        server, clients = self.server, []
+        forward = server.clients[0].forward if server.clients else None
+        for i in ids:
+            (x, y), test = (server.dataset.tensors(i, is_train, server.few_shot) for is_train in (True, False))
+            train = x, self._labels(y, i)
+            forward = forward or self._network(clientObj, x)
+            clients.append(
+                clientObj(
+                    server.args,
+                    id=i,
+                    train_samples=len(y),
+                    test_samples=len(test[1]),
+                    train_slow=i < server.num_clients and server.train_slow_clients[i],
+                    send_slow=i < server.num_clients and server.send_slow_clients[i],
+                    train_data=train,
+                    test_data=test,
+                    forward=forward,
+                    store=server.store,
+                )
+            )
+        return clients
+
+    def _labels(self, y: torch.Tensor, i: int) -> torch.Tensor:
+        """Client i's training labels, wrong where --label_noise or --attack labelflip ask for it."""
+        args, num_classes = self.server.args, self.server.num_classes
+        if args.label_noise:
+            y = faults.noisy_labels(y, args.label_noise, num_classes, self._draw(i, "label noise"))
+        if args.attack == "labelflip" and i < self.server.num_clients and self.attackers[i]:
+            y = faults.flipped_labels(y, num_classes)
+        return y
+
+    def _network(self, clientObj: Any, x: torch.Tensor) -> Any:
+        """One network for all clients of a rule: it only lends its structure. None for others."""
+        forward = clientObj.network(self.server.args, x)
+        if forward:
+            self.server.weights = Weights(forward.net)  # knows the rule's extra modules, should they be shared
+        return forward
+
+    def check(self) -> None:
+        """Refuses clients that cannot train or be tested, and says who cannot take a single step.
+
+        Raises:
+            UsageError: there are no samples, or too few in a batch.
+        """
+        server, clients = self.server, self.server.clients
+        for part in ("train", "test"):
+            if not any(getattr(client, f"{part}_samples") for client in clients):
+                raise UsageError(f"no client of {server.dataset} has {part} samples; make the data set again")
+        if server.batch_size == 1 and clients[0].has_BatchNorm:
+            raise UsageError("-lbs 1: this model has BatchNorm, which cannot train on one sample; use -lbs 2 or more")
+        idle = [client.id for client in clients if len(client.load_train_data()) == 0]
+        if idle:
+            print(f"warning: clients {idle} have too few samples for a training step and only take part in evaluation.")
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    def slow(self, rate: float, kind: str) -> list[bool]:
+        """Who is slow: exactly the share ``rate`` of the clients, rounded down; ``kind`` keys the draw."""
+        return faults.chosen(self.server.num_clients, rate, self._draw(kind))
+
+    def shows_time(self) -> bool:
+        """Whether simulated time is of interest in this run."""
+        return self.server.time_select or any(self.server.train_slow_clients) or any(self.server.send_slow_clients)
+
+    def describe_faults(self) -> None:
+        """One line for each kind of fault that is simulated, and for what has no effect on this method."""
+        server, args = self.server, self.server.args
+        for kind, who in (
+            ("slow in training", server.train_slow_clients),
+            ("slow in sending", server.send_slow_clients),
+            (f"attackers ({args.attack})", self.attackers),
+        ):
+            if any(who):
+                print(f"{kind}: clients {np.flatnonzero(who).tolist()}, {sum(who)} of {server.num_clients}")
+        if args.attack != "none" and not any(self.attackers):
+            print(f"note: --attack_rate {args.attack_rate:g} of {server.num_clients} clients is nobody; all are honest")
+        if any(self.attackers):
+            server.record(rs_attackers=np.array(self.attackers, dtype=int))
+        if args.aggregate != "mean" and (server.own_loop or not server.method.averages):
+            print(f"note: --aggregate has no effect on {server.algorithm}, whose server takes no mean of messages")
+        if args.attack in ("signflip", "noise") and server.own_loop:
+            print(f"note: --attack {args.attack} has no effect on {server.algorithm}, which sends no messages")
+
+    # ---- the participants of a round ---------------------------------------------------------------------------------
+
+    def select(self) -> list[Any]:
+        """This round's participants, drawn without replacement."""
+        server = self.server
+        draw = self._draw(server.current_round, "select")
+        number = server.num_join_clients
+        if server.random_join_ratio:
+            number = int(draw.integers(server.num_join_clients, server.num_clients + 1))
+        server.current_num_join_clients = number
+        if number == server.num_clients:
+            return list(server.clients)
+        return [server.clients[i] for i in sorted(draw.choice(server.num_clients, number, replace=False))]
+
+    def arriving(self) -> list[Any]:
+        """The participants whose upload is not dropped (``-cdr``); at least one."""
+        selected = self.server.selected_clients
+        number = share_of(len(selected), 1 - self.server.client_drop_rate)
+        kept = self._draw(self.server.current_round, "drop").choice(len(selected), number, replace=False)
+        return [selected[i] for i in sorted(kept)]
