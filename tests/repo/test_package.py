@@ -38,9 +38,19 @@ def test_nothing_edits_the_search_path():
 
 def test_flcore_is_importable_from_anywhere_and_nothing_else_of_ours_is(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    code = "import flcore.registry, importlib.util as u; print([n for n in ('utils', 'main') if u.find_spec(n)])"
+    code = "import flcore.experiment, importlib.util as u; print([n for n in ('utils', 'main') if u.find_spec(n)])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_a_pfllib_checkouts_own_flcore_comes_first(tmp_path):
+    """PFLlib's `flcore` is a folder without __init__.py beside its main.py; ours is installed where that runs."""
+    (tmp_path / "flcore" / "servers").mkdir(parents=True)
+    (tmp_path / "flcore" / "servers" / "serveravg.py").write_text("WHOSE = 'PFLlib'\n")
+    (tmp_path / "main.py").write_text("from flcore.servers.serveravg import WHOSE\nprint(WHOSE)\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("PFLlib\n", 0), done.stderr
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is needed")
