@@ -13,6 +13,7 @@ FILES = (
     "flcore/hyperparams.py",
     "flcore/clients/clientcpd.py",
     "flcore/clients/localrule.py",
+    "flcore/trainmodel/forward.py",
     "flcore/servers/messages.py",
     "flcore/servers/prototypes.py",
     "flcore/servers/roundloop.py",

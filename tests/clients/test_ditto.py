@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flcore.clients.clientditto import DittoSettings, clientDitto
-from flcore.clients.localrule import subset
+from flcore.trainmodel.forward import subset
 from support import same_tensors
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from flcore.clients import clientala
 from flcore.clients.clientala import ALASettings, adapt
-from flcore.clients.localrule import Forward
+from flcore.trainmodel.forward import Forward
 from flcore.trainmodel.models import BaseHeadSplit
 from support import same_tensors
 

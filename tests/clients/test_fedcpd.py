@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientcpd import clientCPD
-from flcore.clients.localrule import subset
+from flcore.trainmodel.forward import subset
 from flcore.trainmodel.prototypes import class_prototypes
 from support import same_tensors
 

@@ -8,11 +8,12 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from flcore.clients.localrule import Forward, LocalRule, Phase, build_forward, feature_stages, head_loss, sgd_step
+from flcore.clients.localrule import LocalRule, Phase, build_forward, head_loss, sgd_step
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import micro_auc
 from flcore.hyperparams import Settings
 from flcore.trainmodel.build import build_model, split_head
+from flcore.trainmodel.forward import Forward, feature_stages
 from flcore.trainmodel.models import BaseHeadSplit
 from flcore.utils.seeds import torch_generator
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientmoon import model_contrast
-from flcore.clients.localrule import Forward, subset
+from flcore.trainmodel.forward import Forward, subset
 from support import same_tensors
 
 

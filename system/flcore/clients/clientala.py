@@ -26,8 +26,8 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Forward, Tensors
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.utils.seeds import torch_generator
 
 STILL, WINDOW, MOST_EPOCHS = 0.1, 10, 100

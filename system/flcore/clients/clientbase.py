@@ -11,19 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flcore.clients.localrule import (
-    PASS_BATCH,
-    Data,
-    Forward,
-    LocalRule,
-    Tensors,
-    build_forward,
-    safe_default,
-)
+from flcore.clients.localrule import Data, LocalRule, build_forward, safe_default
 from flcore.clients.support import pfllib_host, privacy
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.items import load_item, save_item
 from flcore.clients.support.metrics import Metrics, metrics
+from flcore.trainmodel.forward import PASS_BATCH, Forward, Tensors
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils.seeds import torch_generator
 

@@ -27,9 +27,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import LocalRule, Phase, head_loss, subset
+from flcore.clients.localrule import LocalRule, Phase, head_loss
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.cpd import HierarchicalDistiller
+from flcore.trainmodel.forward import subset
 from flcore.trainmodel.prototypes import prototype_alignment_loss, prototype_contrastive_loss
 
 

@@ -27,8 +27,8 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Tensors
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.prototypes import prototype_contrastive_loss
 
 

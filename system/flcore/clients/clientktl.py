@@ -24,8 +24,8 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Tensors
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.ktl import Transfer, arcface_loss
 from flcore.trainmodel.prototypes import unit
 

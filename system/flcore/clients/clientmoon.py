@@ -21,8 +21,8 @@ import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import subset
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import subset
 from flcore.trainmodel.prototypes import unit
 
 

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Forward, Phase, Tensors
+from flcore.clients.localrule import Phase
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import prototype_contrastive_loss, unit
 
 MODEL = ("base.", "projection.", "classifier.")  # prefixes of the network that FedProc trains and shares

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flcore.clients.localrule import Phase, Tensors
+from flcore.clients.localrule import Phase
 from flcore.convergence.bounds import Constants
+from flcore.trainmodel.forward import Tensors
 from flcore.utils.seeds import torch_generator
 
 

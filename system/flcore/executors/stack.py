@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flcore.clients.localrule import PASS_BATCH, Tensors
+from flcore.trainmodel.forward import PASS_BATCH, Tensors
 
 
 def stack(clients: Sequence[Tensors]) -> Tensors:

@@ -30,11 +30,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flcore.clients.localrule import Phase, Tensors, sgd_step
+from flcore.clients.localrule import Phase, sgd_step
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import Metrics, metrics
 from flcore.executors.loop import LoopExecutor, named, train_one
 from flcore.executors.stack import each, schedule, stack, unstack
+from flcore.trainmodel.forward import Tensors
 
 Member = tuple[Any, Batches]  # a client and its mini-batches of this round
 

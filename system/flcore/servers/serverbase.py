@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from flcore.clients.localrule import Tensors
 from flcore.clients.support import privacy
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.servers.support import dlg, faults, newcomers, pfllib_host
@@ -21,6 +20,7 @@ from flcore.servers.support.evaluation import Evaluation, Lists, is_done
 from flcore.servers.support.participation import Participation
 from flcore.servers.support.recorder import Recorder
 from flcore.servers.support.uploads import RoundUploads
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.state_store import StateStore
 from flcore.trainmodel.weights import Weights
 from flcore.utils import interrupt
@@ -54,29 +54,21 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         self.algorithm, self.dataset, self.goal, self.device = args.algorithm, args.dataset, args.goal, args.device
         self.num_classes, self.batch_size, self.local_epochs = args.num_classes, args.batch_size, args.local_epochs
         self.global_rounds, self.eval_gap = args.global_rounds, args.eval_gap
-        self.learning_rate = args.local_learning_rate
-        self.num_clients, self.join_ratio = args.num_clients, args.join_ratio
-        self.random_join_ratio = args.random_join_ratio
-        self.num_join_clients = share_of(self.num_clients, self.join_ratio)
-        self.current_num_join_clients = self.num_join_clients
+        self.learning_rate, self.num_clients = args.local_learning_rate, args.num_clients
+        self.join_ratio, self.random_join_ratio = args.join_ratio, args.random_join_ratio
+        self.num_join_clients = self.current_num_join_clients = share_of(self.num_clients, self.join_ratio)
         self.few_shot, self.top_cnt, self.auto_break = args.few_shot, args.top_cnt, args.auto_break
-        self.save_folder_name = args.save_folder_name
-        self.client_drop_rate = args.client_drop_rate
+        self.save_folder_name, self.client_drop_rate = args.save_folder_name, args.client_drop_rate
         self.train_slow_rate, self.send_slow_rate = args.train_slow_rate, args.send_slow_rate
         self.time_select = args.time_select or "time_threthold" in args.given
         self.time_threthold = args.time_threthold
         self.dlg_eval, self.dlg_gap, self.batch_num_per_client = args.dlg_eval, args.dlg_gap, args.batch_num_per_client
         self.num_new_clients, self.fine_tuning_epoch_new = args.num_new_clients, args.fine_tuning_epoch_new
         self.eval_new_clients = False
-        self.clients: list[Any] = []
+        self.clients, self.selected_clients = [], []
         self.new_clients: list[Any] = []
-        self.selected_clients: list[Any] = []
-        self.uploaded_ids: list[int] = []
-        self.uploaded_weights: list[float] = []
-        self.uploaded_models: list[Any] = []
-        self.rs_test_acc: list[float] = []
-        self.rs_test_auc: list[float] = []
-        self.rs_train_loss: list[float] = []
+        self.uploaded_ids, self.uploaded_weights, self.uploaded_models = [], [], []
+        self.rs_test_acc, self.rs_test_auc, self.rs_train_loss = [], [], []
         self.records: dict[str, list[Any]] = {}
         self.Budget: list[float] = []
         self.current_round = self.bytes_down = self.bytes_up = 0
@@ -237,9 +229,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         """Per client: id, test samples, correct predictions, AUC times samples (PFLlib's four lists)."""
         return self.evaluation.test(self.clients)
 
-    def check_done(
-        self, acc_lss: list[list[float]], top_cnt: int | None = None, div_value: float | None = None
-    ) -> bool:
+    def check_done(self, acc_lss: Any, top_cnt: int | None = None, div_value: float | None = None) -> bool:
         return is_done(acc_lss, top_cnt, div_value)
 
     # ---- records and files -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flcore.clients.localrule import Tensors
+from flcore.trainmodel.forward import Tensors
 from flcore.utils import interrupt
 from flcore.utils.seeds import torch_generator
 

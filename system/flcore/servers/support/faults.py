@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flcore.clients.localrule import Tensors
 from flcore.servers.messages import is_finite
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import DivergedError
 

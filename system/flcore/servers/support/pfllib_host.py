@@ -23,14 +23,17 @@ from flcore.servers.support.recorder import shown
 from flcore.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from flcore.clients.localrule import Tensors
     from flcore.servers.serverbase import Server
+    from flcore.trainmodel.forward import Tensors
 else:
     Server = object
 
 
 class PFLlibMethods:
     """Methods of PFLlib's `Server` which only a loop of PFLlib's kind calls."""
+
+    rs_test_auc: list[float]
+    rs_train_loss: list[float]
 
     device: Any
     save_folder_name: str

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flcore.clients.localrule import Tensors
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.prototypes import distances
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from flcore.clients.localrule import Tensors
 from flcore.clients.support import privacy
 from flcore.servers.messages import (
     CLASS_MEANS,
@@ -26,6 +25,7 @@ from flcore.servers.messages import (
 from flcore.servers.roundloop import samples_trained
 from flcore.servers.support import faults
 from flcore.servers.support.robust import robust_mean, robust_prototypes
+from flcore.trainmodel.forward import Tensors
 from flcore.utils.errors import RunError
 from flcore.utils.seeds import torch_generator
 
