@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from flcore.clients.clientbase import Batches
 from flcore.clients.clientcpd import CPDSettings
 from flcore.clients.localrule import LocalRule, Phase, head_loss
+from flcore.clients.support.batches import Batches
 from flcore.convergence.bounds import largest_rate, lemma1, theorem1
 from flcore.convergence.estimates import Objective, Observed, estimate, walk
 from flcore.executors.loop import LoopExecutor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,14 +13,13 @@ from torch import Tensor, nn
 from flcore.clients.localrule import Data, LocalRule, build_forward, safe_default
 from flcore.clients.support import pfllib_host, privacy
 from flcore.clients.support.batches import Batches
-from flcore.clients.support.items import load_item, save_item
 from flcore.clients.support.metrics import Metrics, metrics
 from flcore.trainmodel.forward import PASS_BATCH, Forward, Tensors
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils.seeds import torch_generator
 
 
-class Client(LocalRule):
+class Client(pfllib_host.PFLlibMethods, LocalRule):
     """One participant. Subclasses override the rule's hooks; PFLlib's, with a `train` of their own, are hosted as well.
 
     Args:
@@ -101,15 +99,6 @@ class Client(LocalRule):
         return privacy.class_means(z, self.data[1], self.num_classes, self.args, *key)
 
     # ---- weights and data --------------------------------------------------------------------------------------------
-
-    @property
-    def model(self) -> nn.Module:
-        """PFLlib's module; asking for it gives this client a private copy (see `Weights`)."""
-        return self.weights.module
-
-    @model.setter
-    def model(self, module: nn.Module) -> None:
-        self.weights.module = module
 
     @property
     def has_BatchNorm(self) -> bool:  # noqa: N802  (PFLlib's name)
@@ -210,32 +199,6 @@ class Client(LocalRule):
     def test_metrics(self) -> Metrics:
         """Correct predictions, number of samples, AUC; see `metrics`."""
         return metrics(*self.scores(is_train=False))
-
-    def train_metrics(self) -> tuple[float, int]:
-        """Sum of the cross-entropy over all training samples, and their number."""
-        scores, y = self.scores(is_train=True)
-        return float(nn.functional.cross_entropy(scores, y, reduction="sum")) if len(y) else 0.0, len(y)
-
-    # ---- PFLlib's helpers --------------------------------------------------------------------------------------------
-
-    def set_parameters(self, model: nn.Module) -> None:
-        """Takes over all parameters and buffers of ``model``."""
-        self.params = {**self.params, **{name: value.clone() for name, value in model.state_dict().items()}}
-
-    def clone_model(self, model: nn.Module, target: nn.Module) -> None:
-        """Copies the parameters of ``model`` into ``target``."""
-        self.update_parameters(target, list(model.parameters()))
-
-    def update_parameters(self, model: nn.Module, new_params: Any) -> None:
-        with torch.no_grad():
-            for old, new in zip(model.parameters(), new_params, strict=False):
-                old.copy_(new)
-
-    def save_item(self, item: Any, item_name: str, item_path: str | None = None) -> None:
-        save_item(item, Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt")
-
-    def load_item(self, item_name: str, item_path: str | None = None) -> Any:
-        return load_item(Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt", self.device)
 
 
 def same_objects(some: Tensors, others: Tensors) -> bool:

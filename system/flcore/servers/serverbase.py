@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from flcore.clients.support import privacy
 from flcore.servers.roundloop import RoundLoop, share_of
@@ -86,15 +86,6 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
             self.set_clients(self.rule)
 
     @property
-    def global_model(self) -> nn.Module:
-        """PFLlib's module; asking for it gives the server a private copy (see `Weights`)."""
-        return self.weights.module
-
-    @global_model.setter
-    def global_model(self, module: nn.Module) -> None:
-        self.weights.module = module
-
-    @property
     def global_params(self) -> Tensors:
         return self.weights.tensors
 
@@ -116,12 +107,9 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         ids = range(self.num_clients, self.num_clients + self.num_new_clients)
         self.new_clients = self.participation.make(clientObj, ids)
 
-    def select_slow_clients(self, slow_rate: float, kind: str = "slow") -> list[bool]:
-        return self.participation.slow(slow_rate, kind)
-
     def set_slow_clients(self) -> None:
-        self.train_slow_clients = self.select_slow_clients(self.train_slow_rate, "slow training")
-        self.send_slow_clients = self.select_slow_clients(self.send_slow_rate, "slow sending")
+        self.train_slow_clients = self.participation.slow(self.train_slow_rate, "slow training")
+        self.send_slow_clients = self.participation.slow(self.send_slow_rate, "slow sending")
 
     def select_clients(self) -> list[Any]:
         """This round's participants."""
@@ -221,7 +209,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
             newcomers.welcome(self)
         self.save_results()
         if self.recorder.path:
-            self.save_global_model()
+            self.recorder.save_model()
 
     # ---- evaluation --------------------------------------------------------------------------------------------------
 
@@ -244,6 +232,3 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     def final_message(self) -> Tensors:
         """What the model file holds: what the clients got last."""
         return self.last_message
-
-    def save_global_model(self) -> None:
-        self.recorder.save_model()

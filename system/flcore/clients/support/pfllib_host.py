@@ -6,19 +6,65 @@ knows of them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flcore.clients.localrule import Data, LocalRule
+from flcore.clients.localrule import Data, LocalRule, Tensors
 from flcore.clients.support.batches import Batches
+from flcore.clients.support.items import load_item, save_item
 from flcore.trainmodel.weights import Weights
 
 if TYPE_CHECKING:
     from flcore.clients.clientbase import Client
 else:
     Client = object
+
+
+class PFLlibMethods:
+    """Names of PFLlib's `Client` that only code of PFLlib's kind uses."""
+
+    id: int
+    device: Any
+    save_folder_name: str
+    params: Tensors
+    weights: Weights
+
+    @property
+    def model(self) -> nn.Module:
+        """The weights as a module; asking for it gives the client a private copy (see `Weights`)."""
+        return self.weights.module
+
+    @model.setter
+    def model(self, module: nn.Module) -> None:
+        self.weights.module = module
+
+    def train_metrics(self) -> tuple[float, int]:
+        """Sum of the cross-entropy over all training samples, and their number."""
+        client: Any = self
+        scores, y = client.scores(is_train=True)
+        return float(nn.functional.cross_entropy(scores, y, reduction="sum")) if len(y) else 0.0, len(y)
+
+    def set_parameters(self, model: nn.Module) -> None:
+        """Takes over all parameters and buffers of ``model``."""
+        self.params = {**self.params, **{name: value.clone() for name, value in model.state_dict().items()}}
+
+    def clone_model(self, model: nn.Module, target: nn.Module) -> None:
+        """Copies the parameters of ``model`` into ``target``."""
+        self.update_parameters(target, list(model.parameters()))
+
+    def update_parameters(self, model: nn.Module, new_params: Any) -> None:
+        with torch.no_grad():
+            for old, new in zip(model.parameters(), new_params, strict=False):
+                old.copy_(new)
+
+    def save_item(self, item: Any, item_name: str, item_path: str | None = None) -> None:
+        save_item(item, Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt")
+
+    def load_item(self, item_name: str, item_path: str | None = None) -> Any:
+        return load_item(Path(item_path or self.save_folder_name) / f"client_{self.id}_{item_name}.pt", self.device)
 
 
 class OwnTraining(Client):

@@ -20,6 +20,7 @@ from flcore.servers.roundloop import RoundLoop
 from flcore.servers.support import dlg, newcomers
 from flcore.servers.support.evaluation import Lists, mean_auc, per_client, ratio
 from flcore.servers.support.recorder import shown
+from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ else:
 
 
 class PFLlibMethods:
-    """Methods of PFLlib's `Server` which only a loop of PFLlib's kind calls."""
+    """Names of PFLlib's `Server` that only code of PFLlib's kind uses."""
 
     rs_test_auc: list[float]
     rs_train_loss: list[float]
@@ -39,7 +40,21 @@ class PFLlibMethods:
     save_folder_name: str
     clients: list[Any]
     new_clients: list[Any]
-    global_model: nn.Module
+    weights: Weights
+
+    @property
+    def global_model(self) -> nn.Module:
+        """The global weights as a module; asking for it gives the server a private copy (see `Weights`)."""
+        return self.weights.module
+
+    @global_model.setter
+    def global_model(self, module: nn.Module) -> None:
+        self.weights.module = module
+
+    def select_slow_clients(self, slow_rate: float) -> list[bool]:
+        server: Any = self
+        chosen: list[bool] = server.participation.slow(slow_rate, "slow")
+        return chosen
 
     def evaluate(self, acc: list[float] | None = None, loss: list[float] | None = None) -> None:
         """Tests all clients, appends to the lists, prints."""
@@ -77,6 +92,10 @@ class PFLlibMethods:
         """The gradient-leakage evaluation (``-dlg``)."""
         server: Any = self
         server.record(**dlg.rate(server, R))
+
+    def save_global_model(self) -> None:
+        server: Any = self
+        server.recorder.save_model()
 
     def load_model(self) -> None:
         server: Any = self

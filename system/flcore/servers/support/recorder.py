@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from flcore.clients.clientbase import load_item, save_item
+from flcore.clients.support.items import load_item, save_item
 from flcore.utils.runs.files import write_h5
 
 CURVES = ("rs_test_acc", "rs_test_auc", "rs_train_loss")  # PFLlib's lists
