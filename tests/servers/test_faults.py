@@ -164,7 +164,7 @@ def test_a_round_in_which_all_are_bad_ends_the_run_and_names_the_last_checkpoint
     server = make_server("FedCPD")
     for client in server.clients:
         poison_message(client, {1})
-    with pytest.raises(RunError, match=r"round 1: no upload is finite"):
+    with pytest.raises(RunError, match=r"round 1: no upload can be used"):
         server.train()
 
 

@@ -7,7 +7,7 @@ them up. What a method sends besides has names of its own:
     seen (C,) bool       down, with the prototypes: which classes have one
     counts (C,)          up, with the prototypes: the samples behind each one, or 1; 0 for a class that is not held
 
-This file imports torch only: it is also copied into PFLlib checkouts.
+This file is portable: it is also copied into PFLlib checkouts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tensors = dict[str, Tensor]
+from flcore.trainmodel.forward import Tensors
+
 Layout = Mapping[str, tuple[torch.Size, torch.dtype]]  # the shape and the type of every tensor of a message
 
 CLASS_MEANS = ("prototypes", "counts")  # of an upload

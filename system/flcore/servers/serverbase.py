@@ -145,7 +145,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         uploads = self.round_uploads
         uploads.accept([client for client in self.selected_clients if client.id not in uploads.seen])
         if not uploads.clients and not uploads.late:
-            raise self.diverged("no upload is finite")
+            raise self.diverged("no upload can be used")
         self.take(uploads.clients, uploads.messages)
         self.bytes_up = uploads.bytes
 

@@ -98,7 +98,7 @@ class Recorder:
         if server.participation.shows_time():
             print(f"\nSimulated time of all rounds: {sum(records.get('rs_simulated_seconds', ())):.1f} s")
         if number := sum(records.get("rs_left_out", ())):
-            print(f"\n{number} uploads were left out because their values are not finite")
+            print(f"\n{number} uploads were left out: not finite, or not as they must be")
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class RoundUploads:
 
     def __init__(self, server: Any) -> None:
         self.server, self.round = server, server.current_round
-        self.left_out: set[int] = set()  # clients with values that are not finite
+        self.left_out: set[int] = set()  # clients whose training or upload cannot be used
         self.late: list[int] = []  # over the limit of -ts
         self.seconds = 0.0  # simulated: the slowest client's, at most the limit
         self.before: dict[int, faults.Snapshot] = {}  # what clients had before they trained
