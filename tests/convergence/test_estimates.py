@@ -82,9 +82,11 @@ def test_the_estimates_look_at_some_iterates_only_and_extend_the_sum_to_all():
 def test_the_curvature_never_exceeds_the_largest_eigenvalue_and_comes_near(iterations):
     x = torch.tensor([[3.0, 0.0], [0.0, 1.0]], dtype=torch.float64)  # Hessian: diag(9, 1) / 2, twice
     objective = Objective(Toy(x))
-    found = objective.curvature(objective.client.params, iterations)
-    assert found <= 4.5 * (1 + 1e-6)
-    assert found >= (4.4 if iterations > 2 else 0.5)
+    params = objective.client.params
+    for gradient in (objective.gradients(params).mean, torch.zeros(4, dtype=torch.float64)):
+        found = objective.curvature(params, iterations, gradient)
+        assert found <= 4.5 * (1 + 1e-6)
+        assert found >= (4.4 if iterations > 2 else 0.5)
 
 
 def test_gradient_and_variance_of_mini_batches():

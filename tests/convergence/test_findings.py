@@ -85,6 +85,12 @@ def test_a_rate_as_printed_comes_with_the_rise_that_theorem_1_allows():
     assert "right side is 3, a rise" in text
 
 
+def test_measured_changes_above_lemma_1_are_counted():
+    """The bound is 0 at the hand's constants, where S = sigma = 0."""
+    text = said(HAND, NO_RATE, replace(HAND, loss_after=4.5))
+    assert "promises a decrease in 0 of 3 cases" in text and "above the bound in 1 cases" in text
+
+
 def test_without_contrast_and_alignment():
     text = said(replace(HAND, classes=0, constants=replace(HAND.constants, beta=0)))
     assert "VACUOUS in 1 of 1 cases" in text
