@@ -2,9 +2,9 @@
 
 import re
 
-import draw_architecture
 import pytest
 
+import draw_architecture
 from support import REPO
 
 
