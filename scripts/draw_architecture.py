@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ from flcore.utils.paths import REPO
 from flcore.utils.runs.files import whole_file
 
 FLCORE = REPO / "system" / "flcore"
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "fedcpd", "font.family": "sans-serif", "font.size": 10}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "fedcpd", "font.family": "sans-serif", "font.size": 10}
 INK, SERVER, CLIENT = "#222222", "#dbe9f6", "#fde8d0"
 
 # The steps in which clients take part, and what passes between them and the server.

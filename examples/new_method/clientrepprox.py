@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from flcore.clients.clientrep import RepSettings, clientRep
 from flcore.hyperparams import setting
+from flcore.trainmodel.forward import Tensors
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,6 @@ class clientRepProx(clientRep):
     settings = RepProxSettings
 
     @staticmethod
-    def local_grad(grads, params, shared, state, hp):
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: RepProxSettings) -> Tensors:
         # `shared` is the server's message; the head is not in it and feels no pull
         return {k: g + hp.mu * (params[k] - shared[k]) if k in shared else g for k, g in grads.items()}

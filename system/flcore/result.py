@@ -104,7 +104,7 @@ class Result(Curves):
     def curve(self, name: str) -> Curve:
         curves = [repeat.curve(name) for repeat in self.repeats]
         shortest = min(map(len, curves))
-        return np.mean([curve[:shortest] for curve in curves], axis=0)
+        return np.asarray(np.mean([curve[:shortest] for curve in curves], axis=0))
 
     @property
     def accuracy(self) -> float:
@@ -119,7 +119,7 @@ class Result(Curves):
     @property
     def client_accuracies(self) -> Curve:
         """A of every client after the last round, mean over the repeats (clients,)."""
-        return np.mean([repeat.client_accuracies for repeat in self.repeats], axis=0)
+        return np.asarray(np.mean([repeat.client_accuracies for repeat in self.repeats], axis=0))
 
     @property
     def frame(self) -> pd.DataFrame:

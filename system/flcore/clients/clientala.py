@@ -21,6 +21,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -51,7 +52,7 @@ class clientALA(Client):
     settings = ALASettings
     replaced = ()  # the old weights are mixed in
 
-    def __init__(self, args, id, train_samples, test_samples, **kwargs):
+    def __init__(self, args: Any, id: int, train_samples: int, test_samples: int, **kwargs: Any) -> None:
         super().__init__(args, id, train_samples, test_samples, **kwargs)
         top = self.trainable[-self.hp.layer_idx :]  # -0: all
         self.state = {

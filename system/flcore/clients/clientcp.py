@@ -22,11 +22,13 @@ lam 5: the authors'; PFLlib's default is 1.
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.mmd import squared_mmd
 from flcore.trainmodel.prototypes import COSINE_EPS
 
@@ -43,46 +45,62 @@ class clientCP(Client):
     replaced = ("base.", "cpn.")
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: CPSettings) -> dict[str, nn.Module]:
         size = forward.net.head.in_features
         return {"cpn": nn.Sequential(nn.Linear(size, 2 * size), nn.LayerNorm(2 * size), nn.ReLU())}
 
     @staticmethod
-    def local_init(params, hp):
+    def local_init(params: Tensors, hp: CPSettings) -> Tensors:
         return context(params)
 
     @staticmethod
-    def local_begin(forward, params, received, data, shared, state, hp):
+    def local_begin(
+        forward: Forward,
+        params: Tensors,
+        received: Tensors,
+        data: Data,
+        shared: Tensors,
+        state: Tensors,
+        hp: CPSettings,
+    ) -> Tensors:
         return {**params, **{name: value for name, value in received.items() if not name.startswith("head.")}}
 
     @staticmethod
-    def local_draw(generator, forward, size, hp):
+    def local_draw(generator: torch.Generator, forward: Forward, size: int, hp: CPSettings) -> Tensors:
         shape = (size, 2, forward.net.head.in_features)
         return {"gumbel": -torch.empty(shape).exponential_(generator=generator).log()}
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: CPSettings
+    ) -> Tensor:
         z, _ = forward.features(params, x)
         reference, _ = forward.features(shared, x, frozen=True)
         loss = F.cross_entropy(split_logits(forward, params, z, shared, state, state["gumbel"]), y)
         return loss + hp.lamda * squared_mmd(z, reference)
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: CPSettings
+    ) -> tuple[Tensors, Tensors]:
         mixed = {name: (params[name] + value) / 2 for name, value in shared.items() if name.startswith("head.")}
         return state, mixed
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: CPSettings
+    ) -> Tensor:
         return split_logits(forward, params, forward.features(params, x)[0], shared, state, 0.0)
 
 
-def context(params):
+def context(params: Tensors) -> Tensors:
     """v: what the personal head reads of each feature, summed over the classes, at length 1."""
     return {"context": F.normalize(params["head.weight"].sum(0), dim=0, eps=COSINE_EPS)}
 
 
-def split_logits(forward, params, z, shared, state, noise):
+def split_logits(
+    forward: Forward, params: Tensors, z: Tensor, shared: Tensors, state: Tensors, noise: Tensor | float
+) -> Tensor:
     """h_p(z * r) + h_g(z * s) for features z (B, K) and Gumbel noise (B, 2, K)."""
     scores = forward.call("cpn", params, z * state["context"]).unflatten(1, (2, -1))
     r, s = (scores + noise).softmax(1).unbind(1)

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import LocalRule, Phase, head_loss
+from flcore.clients.localrule import Data, LocalRule, Phase, head_loss
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.cpd import HierarchicalDistiller
-from flcore.trainmodel.forward import subset
+from flcore.trainmodel.forward import Forward, Tensors, subset
 from flcore.trainmodel.prototypes import prototype_alignment_loss, prototype_contrastive_loss
 
 
@@ -67,24 +67,26 @@ class clientCPD(Client, LocalRule):
         self.setup_rule(args)  # PFLlib's Client does not
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: CPDSettings) -> dict[str, nn.Module]:
         if hp.cpd_fd == 0 or not forward.channels:
             return {}
         return {"distiller": HierarchicalDistiller(forward.channels, hp.cpd_width, hp.cpd_reduction)}
 
     @staticmethod
-    def local_init(params, hp):
+    def local_init(params: Tensors, hp: CPDSettings) -> Tensors:
         return teacher_state(params, taught=False)
 
     @staticmethod
-    def local_plan(hp):
+    def local_plan(hp: CPDSettings) -> list[Phase]:
         return [
             Phase(hp.plocal_epochs, ("head.",), loss=head_loss, on_features=True),
             Phase(hp.local_epochs, ("base.", "distiller.")),
         ]
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: CPDSettings
+    ) -> Tensor:
         logits, z, maps = forward(params, x)
         loss = F.cross_entropy(logits, y)
         if state:
@@ -102,11 +104,13 @@ class clientCPD(Client, LocalRule):
         return loss
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: CPDSettings
+    ) -> tuple[Tensors, Tensors]:
         used = hp.cpd_align or hp.cpd_contrast
         return teacher_state(params, taught=True), {"embeddings": forward.in_batches(params, data[0])} if used else {}
 
-    def announce(self, prototypes, counts):
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return prototypes, counts if self.hp.cpd_proto_weighting == "count" else counts.clamp(max=1)
 
 

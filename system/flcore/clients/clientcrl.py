@@ -24,11 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.forward import Tensors
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import prototype_contrastive_loss
 
 
@@ -58,12 +60,20 @@ class clientCRL(Client):
     replaced = ("",)  # the own weights for the next mixture are in the state
 
     @staticmethod
-    def local_init(params, hp):
+    def local_init(params: Tensors, hp: CRLSettings) -> Tensors:
         zero = torch.zeros((), device=next(iter(params.values())).device)
         return {"loss": zero, "measured": zero, **own_weights(params, hp)}
 
     @staticmethod
-    def local_begin(forward, params, received, data, shared, state, hp):
+    def local_begin(
+        forward: Forward,
+        params: Tensors,
+        received: Tensors,
+        data: Data,
+        shared: Tensors,
+        state: Tensors,
+        hp: CRLSettings,
+    ) -> Tensors:
         share = mixing_weight(shared, state, hp)
         mixed = {
             name: torch.lerp(state[f"own.{name}"], value, share) if f"own.{name}" in state else value
@@ -72,7 +82,9 @@ class clientCRL(Client):
         return {**params, **mixed}
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: CRLSettings
+    ) -> Tensor:
         logits, z, _ = forward(params, x)
         loss = F.cross_entropy(logits, y)
         if hp.lamda and "prototypes" in shared:
@@ -80,7 +92,9 @@ class clientCRL(Client):
         return loss
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: CRLSettings
+    ) -> tuple[Tensors, Tensors]:
         x, y = data
         z = forward.in_batches(params, x)
         if "prototypes" in shared:

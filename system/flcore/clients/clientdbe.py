@@ -17,11 +17,13 @@ kappa (-klw) 50 and momentum (-mo) 1: the authors' for the CNN; PFLlib's default
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 
 
 class Bias(nn.Module):
@@ -40,7 +42,7 @@ class Bias(nn.Module):
         self.register_buffer("total", torch.zeros(size))  # weighted sum of batch means
         self.register_buffer("weight", torch.zeros(()))  # sum of the weights
 
-    def forward(self, z):
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         total = (1 - self.momentum) * self.total + self.momentum * z.mean(0)
         weight = (1 - self.momentum) * self.weight + self.momentum
         if self.training:
@@ -63,16 +65,26 @@ class clientDBE(Client):
     replaced = ("",)
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: DBESettings) -> dict[str, nn.Module]:
         return {"memory": Bias(forward.net.head.in_features, hp.momentum)}
 
     @staticmethod
-    def local_begin(forward, params, received, data, shared, state, hp):
+    def local_begin(
+        forward: Forward,
+        params: Tensors,
+        received: Tensors,
+        data: Data,
+        shared: Tensors,
+        state: Tensors,
+        hp: DBESettings,
+    ) -> Tensors:
         fresh = {name: torch.zeros_like(params[name]) for name in ("memory.total", "memory.weight")}
         return {**params, **received, **fresh}
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: DBESettings
+    ) -> Tensor:
         if "consensus" not in shared:  # the round before the first one: plain training
             return F.cross_entropy(forward(params, x)[0], y)
         shifted, mean = forward.call("memory", params, forward.features(params, x)[0])
@@ -80,11 +92,15 @@ class clientDBE(Client):
         return F.cross_entropy(forward.call("head", params, shifted), y) + hp.kl_weight * regulariser
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: DBESettings
+    ) -> tuple[Tensors, Tensors]:
         if "consensus" in shared:
             return state, {}
         return state, {"mean": forward.in_batches(params, data[0]).mean(0)}
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: DBESettings
+    ) -> Tensor:
         return forward.call("head", params, forward.features(params, x)[0] + params["memory.bias"])

@@ -14,11 +14,13 @@ mu: 1, the authors' scripts'; PFLlib's default of 0 makes v_i a local model.
 import copy
 from dataclasses import dataclass
 
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.clients.localrule import Phase
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,18 @@ class clientDitto(Client):
     corrects = True
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: DittoSettings) -> dict[str, nn.Module]:
         return {"personal": copy.deepcopy(forward.net)}  # v_i starts from the common initial weights
 
     @staticmethod
-    def local_plan(hp):
+    def local_plan(hp: DittoSettings) -> list[Phase]:
         return [
             Phase(hp.plocal_epochs, ("personal.",), loss=personal_loss),
             Phase(hp.local_epochs, ("base.", "head.")),
         ]
 
     @staticmethod
-    def local_grad(grads, params, shared, state, hp):
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: DittoSettings) -> Tensors:
         return {
             name: grad + hp.mu * (params[name] - shared[name.removeprefix("personal.")])
             if name.startswith("personal.")
@@ -54,9 +56,13 @@ class clientDitto(Client):
         }
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: DittoSettings
+    ) -> Tensor:
         return forward.call("personal", params, x)
 
 
-def personal_loss(forward, params, x, y, shared, state, hp):
+def personal_loss(
+    forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: DittoSettings
+) -> Tensor:
     return F.cross_entropy(forward.call("personal", params, x), y)

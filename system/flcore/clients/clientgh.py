@@ -12,8 +12,12 @@ extractor under the tuned head (the authors).
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,10 @@ class clientGH(Client):
     settings = GHSettings
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: GHSettings
+    ) -> tuple[Tensors, Tensors]:
         return state, {"embeddings": forward.in_batches(params, data[0])}
 
-    def announce(self, prototypes, counts):
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return prototypes, counts.clamp(max=1)

@@ -18,13 +18,15 @@ lam 0.01, mu 0.1: the authors' for the CNN (0.0001 and 0 for ResNet-18); PFLlib'
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import unit
 
 NORM_EPS = 1e-12  # smallest squared distance
@@ -37,7 +39,7 @@ class Valve(nn.Module):
         super().__init__()
         self.gamma, self.beta = (nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.LayerNorm(size)) for _ in range(2))
 
-    def forward(self, z, q):
+    def forward(self, z: Tensor, q: Tensor) -> Tensor:
         return (z * (self.gamma(q) + 1) + self.beta(q)).relu()
 
 
@@ -53,18 +55,20 @@ class clientGPFL(Client):
     settings = GPFLSettings
     corrects = True
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         counts = torch.bincount(self.data[1], minlength=self.num_classes).float()
         self.state = {"frequency": counts / counts.sum().clamp_min(1)}
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: GPFLSettings) -> dict[str, nn.Module]:
         size = forward.net.head.in_features
         return {"gce": nn.Embedding(hp.num_classes, size), "cov": Valve(size)}
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: GPFLSettings
+    ) -> Tensor:
         z, _ = forward.features(params, x)
         received = shared["gce.weight"]
         personal = forward.call("cov", params, z, state["frequency"] @ received)
@@ -75,13 +79,15 @@ class clientGPFL(Client):
         return F.cross_entropy(logits, y) + F.cross_entropy(cosines, y) + hp.lamda * distance
 
     @staticmethod
-    def local_grad(grads, params, shared, state, hp):
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: GPFLSettings) -> Tensors:
         return {
             name: grad + hp.mu * params[name] if name.startswith(("gce.", "cov.")) else grad
             for name, grad in grads.items()
         }
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: GPFLSettings
+    ) -> Tensor:
         z, _ = forward.features(params, x)
         return forward.call("head", params, forward.call("cov", params, z, state["frequency"] @ shared["gce.weight"]))

@@ -26,7 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import prototype_alignment_loss
 
 SMALLEST_SQUARE = 1e-12  # below it a distance counts as constant: the root has no gradient at 0
@@ -60,7 +62,9 @@ class clientHKD(Client):
     settings = HKDSettings
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: HKDSettings
+    ) -> Tensor:
         logits, z, _ = forward(params, x)
         loss = F.cross_entropy(logits, y)
         if "prototypes" not in shared:
@@ -78,13 +82,15 @@ class clientHKD(Client):
         return loss + hp.lamda * distilled + hp.hkd_gamma * towards
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: HKDSettings
+    ) -> tuple[Tensors, Tensors]:
         z = forward.in_batches(params, data[0])
         with torch.no_grad():
             soft = F.softmax(forward.call("head", params, z) / hp.tau, dim=1)
         return state, {"embeddings": torch.cat([z, soft], dim=1)}
 
-    def announce(self, prototypes, counts):
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return prototypes, torch.where(counts >= self.hp.nu * self.train_samples, counts, 0)
 
 

@@ -21,11 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.forward import Tensors
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.ktl import Transfer, arcface_loss
 from flcore.trainmodel.prototypes import unit
 
@@ -68,24 +70,34 @@ class clientKTL(Client):
     corrects = True
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: KTLSettings) -> dict[str, nn.Module]:
         size = forward.net.head.in_features
         return {"transfer": Transfer(size, hp.noise_dim, hp.num_classes)}
 
     @staticmethod
-    def local_init(params, hp):
+    def local_init(params: Tensors, hp: KTLSettings) -> Tensors:
         return {name: value for name, value in params.items() if name.startswith(PROJECTOR)}
 
     @staticmethod
-    def local_begin(forward, params, received, data, shared, state, hp):
+    def local_begin(
+        forward: Forward,
+        params: Tensors,
+        received: Tensors,
+        data: Data,
+        shared: Tensors,
+        state: Tensors,
+        hp: KTLSettings,
+    ) -> Tensors:
         return {**params, **state}
 
     @staticmethod
-    def local_draw(generator, forward, size, hp):
+    def local_draw(generator: torch.Generator, forward: Forward, size: int, hp: KTLSettings) -> Tensors:
         return {"rank": torch.rand(hp.num_classes, generator=generator)}
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: KTLSettings
+    ) -> Tensor:
         points = unit(forward(params, x)[0])
         loss = arcface_loss(points @ params["transfer.etf"], y)
         if hp.mu and "images" in shared:
@@ -96,7 +108,7 @@ class clientKTL(Client):
         return loss
 
     @staticmethod
-    def local_grad(grads, params, shared, state, hp):
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: KTLSettings) -> Tensors:
         clipped: Tensors = {}
         for ours in (True, False):
             part = {name: grad for name, grad in grads.items() if name.startswith(PROJECTOR) is ours}
@@ -105,13 +117,17 @@ class clientKTL(Client):
         return clipped
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: KTLSettings
+    ) -> tuple[Tensors, Tensors]:
         with torch.no_grad():
             return state, {"embeddings": unit(forward.call("head", params, forward.in_batches(params, data[0])))}
 
-    def announce(self, prototypes, counts):
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return unit(prototypes), counts.clamp(max=1).to(torch.uint8)
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: KTLSettings
+    ) -> Tensor:
         return unit(forward(params, x)[0]) @ params["transfer.etf"]

@@ -18,11 +18,13 @@ of 0 is FedAvg.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.forward import subset
+from flcore.trainmodel.forward import Forward, Tensors, subset
 from flcore.trainmodel.prototypes import unit
 
 
@@ -36,26 +38,30 @@ class clientMOON(Client):
     settings = MOONSettings
 
     @staticmethod
-    def local_init(params, hp):
+    def local_init(params: Tensors, hp: MOONSettings) -> Tensors:
         return previous_extractor(params)
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: MOONSettings
+    ) -> Tensor:
         logits, z, _ = forward(params, x)
         z_glob, _ = forward.features(shared, x, frozen=True)
         z_prev, _ = forward.features(subset(state, "previous."), x, frozen=True)
         return F.cross_entropy(logits, y) + hp.mu * model_contrast(z, z_glob, z_prev, hp.tau)
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: MOONSettings
+    ) -> tuple[Tensors, Tensors]:
         return previous_extractor(params), {}
 
 
-def previous_extractor(params):
+def previous_extractor(params: Tensors) -> Tensors:
     return {f"previous.{name}": value for name, value in params.items() if name.startswith("base.")}
 
 
-def model_contrast(z, z_glob, z_prev, tau):
+def model_contrast(z: Tensor, z_glob: Tensor, z_prev: Tensor, tau: float) -> Tensor:
     """L_con of features (B, K), with gradient in ``z`` only -> scalar. A feature of zeros has cosine 0 to all."""
     z, z_glob, z_prev = (unit(part) for part in (z, z_glob.detach(), z_prev.detach()))
     similarity = torch.stack([(z * z_glob).sum(1), (z * z_prev).sum(1)], dim=1) / tau

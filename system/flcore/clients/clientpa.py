@@ -22,12 +22,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Phase
+from flcore.clients.localrule import Data, Phase
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.pa import FeatureGenerator, choose
 from flcore.trainmodel.prototypes import prototype_alignment_loss
 
@@ -59,23 +60,25 @@ class clientPA(Client):
         return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.forward.net.base.modules())
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: PASettings) -> dict[str, nn.Module]:
         size = forward.net.head.in_features
         return {"generator": FeatureGenerator(hp.noise_dim, hp.hidden_dim, hp.num_classes, size)}
 
     @staticmethod
-    def local_plan(hp):
+    def local_plan(hp: PASettings) -> list[Phase]:
         return [Phase(0, ("base.", "head."), steps=hp.pa_steps)]
 
     @staticmethod
-    def local_draw(generator, forward, size, hp):
+    def local_draw(generator: torch.Generator, forward: Forward, size: int, hp: PASettings) -> Tensors:
         return {
             "noise": torch.rand(size, hp.noise_dim, generator=generator),
             "uniform": torch.rand(size, generator=generator),
         }
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: PASettings
+    ) -> Tensor:
         logits, z, _ = forward(params, x)
         loss = F.cross_entropy(logits, y)
         if "prototypes" not in shared:
@@ -86,7 +89,9 @@ class clientPA(Client):
         return loss + alpha(hp) * F.cross_entropy(hard, labels) + beta(hp) * pull
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: PASettings
+    ) -> tuple[Tensors, Tensors]:
         return state, {"embeddings": forward.in_batches(params, data[0])}
 
     def announce(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Phase
+from flcore.clients.localrule import Data, Phase
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import prototype_contrastive_loss, unit
@@ -43,7 +43,7 @@ class clientProc(Client):
     settings = ProcSettings
 
     @staticmethod
-    def local_modules(forward, hp):
+    def local_modules(forward: Forward, hp: ProcSettings) -> dict[str, nn.Module]:
         width, dim = forward.net.head.in_features, hp.proc_dim
         return {
             "projection": nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)),
@@ -51,11 +51,13 @@ class clientProc(Client):
         }
 
     @staticmethod
-    def local_plan(hp):
+    def local_plan(hp: ProcSettings) -> list[Phase]:
         return [Phase(hp.local_epochs, MODEL)]
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: ProcSettings
+    ) -> Tensor:
         z = projected(forward, params, forward.features(params, x)[0])
         loss = F.cross_entropy(forward.call("classifier", params, z), y)
         if "prototypes" in shared:
@@ -65,12 +67,16 @@ class clientProc(Client):
         return loss
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: ProcSettings
+    ) -> tuple[Tensors, Tensors]:
         with torch.no_grad():
             return state, {"embeddings": projected(forward, params, forward.in_batches(params, data[0]))}
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: ProcSettings
+    ) -> Tensor:
         return forward.call("classifier", params, projected(forward, params, forward.features(params, x)[0]))
 
 

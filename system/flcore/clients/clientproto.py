@@ -17,10 +17,13 @@ Where paper and released code differ:
 
 from dataclasses import dataclass
 
+from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
+from flcore.clients.localrule import Data
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import nearest_prototype, prototype_alignment_loss
 
 
@@ -39,7 +42,9 @@ class clientProto(Client):
     settings = ProtoSettings
 
     @staticmethod
-    def local_loss(forward, params, x, y, shared, state, hp):
+    def local_loss(
+        forward: Forward, params: Tensors, x: Tensor, y: Tensor, shared: Tensors, state: Tensors, hp: ProtoSettings
+    ) -> Tensor:
         logits, z, _ = forward(params, x)
         loss = F.cross_entropy(logits, y)
         if "prototypes" in shared:
@@ -47,13 +52,17 @@ class clientProto(Client):
         return loss
 
     @staticmethod
-    def local_end(forward, params, data, shared, state, hp):
+    def local_end(
+        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: ProtoSettings
+    ) -> tuple[Tensors, Tensors]:
         return state, {"embeddings": forward.in_batches(params, data[0])}
 
-    def announce(self, prototypes, counts):
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return prototypes, counts if self.hp.proto_weighting == "count" else counts.clamp(max=1)
 
     @staticmethod
-    def local_predict(forward, params, x, shared, state, hp):
+    def local_predict(
+        forward: Forward, params: Tensors, x: Tensor, shared: Tensors, state: Tensors, hp: ProtoSettings
+    ) -> Tensor:
         logits, z, _ = forward(params, x)
         return nearest_prototype(z, shared["prototypes"], shared["seen"]) if "prototypes" in shared else logits

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from flcore.clients.clientbase import Client
 from flcore.hyperparams import Settings, setting
+from flcore.trainmodel.forward import Tensors
 
 
 @dataclass(frozen=True)
@@ -25,5 +26,5 @@ class clientProx(Client):
     corrects = True
 
     @staticmethod
-    def local_grad(grads, params, shared, state, hp):
+    def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: ProxSettings) -> Tensors:
         return {name: grad + hp.mu * (params[name] - shared[name]) for name, grad in grads.items()}

@@ -23,7 +23,7 @@ class clientRep(Client):
     settings = RepSettings
 
     @staticmethod
-    def local_plan(hp):
+    def local_plan(hp: RepSettings) -> list[Phase]:
         return [
             Phase(hp.plocal_epochs, ("head.",), loss=head_loss, on_features=True),
             Phase(hp.local_epochs, ("base.",)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from flcore.servers.messages import Tensors
 from flcore.servers.roundloop import RoundLoop
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.prototypes import aggregate_prototypes, stack_uploads
 
 

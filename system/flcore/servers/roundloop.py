@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flcore.servers.messages import Tensors, message_bytes, weighted_mean
+from flcore.servers.messages import message_bytes, weighted_mean
+from flcore.trainmodel.forward import Tensors
 
 
 class RoundLoop:

@@ -19,7 +19,7 @@ class FedGH(Server):
     rule = clientGH
     shares = ("head.",)
 
-    def aggregate_parameters(self):
+    def aggregate_parameters(self) -> None:
         z, y = as_samples(*stack_uploads(self.uploaded_models))
         generator = torch_generator(self.args.seed, self.times, self.current_round, "head")
         forward = self.clients[0].forward

@@ -1,5 +1,7 @@
 """FedProc, server half: averaged weights, and class centres weighted by samples (see clients/clientproc.py)."""
 
+from typing import Any
+
 from flcore.clients.clientproc import MODEL, clientProc
 from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server
@@ -10,7 +12,7 @@ class FedProc(PrototypeServer, Server):
     shares = MODEL
     weighting = "count"
 
-    def __init__(self, args, times):
+    def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
         extra = sum(v.numel() for name, v in self.global_params.items() if name.startswith(MODEL[1:]))
         head = sum(v.numel() for name, v in self.global_params.items() if name.startswith("head."))

@@ -5,6 +5,8 @@ by samples. The paper's formula divides the weighted mean by the number of holde
 prototype: taken as a slip.
 """
 
+from typing import Any
+
 from flcore.clients.clientproto import clientProto
 from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server
@@ -14,6 +16,6 @@ class FedProto(PrototypeServer, Server):
     rule = clientProto
     shares = ()
 
-    def __init__(self, args, times):
+    def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
         self.weighting = self.hp.proto_weighting

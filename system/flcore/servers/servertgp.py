@@ -16,6 +16,8 @@ prototype.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,11 +35,11 @@ class FedTGP(PrototypeServer, Server):
     shares = ()
     remembers = ("network",)
 
-    def __init__(self, args, times):
+    def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
         self.network = self.new_network(self.clients[0].forward.net.head.in_features)
 
-    def aggregate_parameters(self):
+    def aggregate_parameters(self) -> None:
         prototypes, counts = stack_uploads(self.uploaded_models)
         centres, here = aggregate_prototypes(prototypes, counts, None, None)
         loss = self.fit(self.network, *as_samples(prototypes, counts), margin(centres, here, self.hp.tgp_margin))

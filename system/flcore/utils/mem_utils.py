@@ -27,6 +27,6 @@ def peak_memory() -> dict[str, int]:
     elif resource:
         unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss: bytes on macOS, KiB elsewhere
         peak["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         peak["cuda"] = max(torch.cuda.max_memory_allocated(card) for card in range(torch.cuda.device_count()))
     return peak

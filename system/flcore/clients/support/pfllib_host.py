@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from flcore.clients.localrule import Data, LocalRule, Tensors
+from flcore.clients.localrule import Data, LocalRule
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.items import load_item, save_item
+from flcore.trainmodel.forward import Tensors
 from flcore.trainmodel.weights import Weights
 
 if TYPE_CHECKING:
