@@ -6,11 +6,12 @@ python examples/from_python.py
 from typing import Any
 
 from flcore.experiment import Experiment
+from flcore.observers import Observer
 
 SETTINGS: dict[str, Any] = {"dataset": "Digits", "num_clients": 20, "global_rounds": 5, "results_dir": None}
 
 
-class StopAbove:
+class StopAbove(Observer):
     """An observer that ends the run when the accuracy after the download is above a goal."""
 
     def __init__(self, goal: float) -> None:

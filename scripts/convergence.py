@@ -17,6 +17,7 @@ from typing import Any
 from flcore.convergence.estimates import Observed
 from flcore.convergence.findings import Row, findings, row, table
 from flcore.experiment import Experiment
+from flcore.observers import Terminal
 from flcore.reporting.tables import as_text
 from flcore.utils import console, interrupt
 from flcore.utils.errors import UsageError, report
@@ -57,7 +58,10 @@ def run(args: argparse.Namespace, flags: Sequence[str]) -> None:
     server = experiment.server()
     watched = [client.id for client in server.clients][: args.watch]
     server.executor = observed = Observed(server.executor, watched, args.points, args.power)
+    server.observers.append(terminal := Terminal())
+    terminal.on_start(server.args)
     server.train()
+    terminal.bar.close()
     for client in server.clients:
         observed.look_again(client)
     if not observed.estimates:

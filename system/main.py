@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-import time
 
 from flcore import registry
 from flcore.experiment import Experiment
+from flcore.observers import Terminal
 from flcore.utils import console, interrupt
 from flcore.utils.errors import report
-from flcore.utils.runs.read import print_best, read_accuracies
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,19 +18,16 @@ def main(argv: list[str] | None = None) -> int:
     if "--list" in argv or argv[:2] == ["-algo", "help"]:
         print(registry.table())
         return 0
-    started = time.time()
-    with console.messages(), interrupt.handled():
+    with console.messages() as logger, interrupt.handled():
         try:
-            result = Experiment.from_argv(argv).run()
+            experiment = Experiment.from_argv(argv)
+            quiet, verbose = (experiment.values[name] for name in ("quiet", "verbose"))
+            logger.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+            experiment.run([Terminal(quiet)])
         except KeyboardInterrupt:
             return 130
         except Exception as error:
             return report(error)
-    last = result.repeats[-1]
-    if last.path:
-        algorithm, dataset, goal = (last.info[name] for name in ("algorithm", "dataset", "goal"))
-        print_best(read_accuracies(last.path.parent, dataset, algorithm, goal, last.repeat + 1))
-    print(f"total time {time.time() - started:.1f} s")
     return 0
 
 

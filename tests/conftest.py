@@ -23,7 +23,7 @@ def generator_file(tmp_path_factory):
 
 
 @pytest.fixture
-def make_server(data_root, generator_file):
+def make_server(data_root, generator_file, caplog):
     """``make_server("FedCPD", "-gr", "2", dataset="Tiny", executor=...)`` -> a server ready to train.
 
     Further arguments are fields of the run's context.
@@ -32,24 +32,12 @@ def make_server(data_root, generator_file):
     from flcore.experiment import Experiment
 
     torch.set_num_threads(1)
+    caplog.set_level("INFO", "flcore")
 
     def make(algorithm, *flags, dataset="Tiny", executor=None, model="CNN", device="cpu", **context):
         needs = ["--generator", str(generator_file), "-nd", "6"] if algorithm == "FedKTL" else []
-        words = [
-            "-algo",
-            algorithm,
-            "-data",
-            dataset,
-            "-m",
-            model,
-            "-gr",
-            "3",
-            "--data_dir",
-            str(data_root),
-            "-ex",
-            "loop",
-        ]
-        experiment = Experiment.from_argv([*words, "-dev", "cpu", *needs, *flags])
+        words = f"-algo {algorithm} -data {dataset} -m {model} -gr 3 -ex loop -dev cpu".split()
+        experiment = Experiment.from_argv([*words, "--data_dir", str(data_root), *needs, *flags])
         seeds = {"model_seed": 7, "module_seed": 0}
         server = experiment.server(device=torch.device(device), **(seeds | context))
         server.executor = executor or LoopExecutor()

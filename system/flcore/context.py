@@ -51,6 +51,9 @@ class RunContext:
         except KeyError:
             raise AttributeError(f"neither the run nor a flag has the name {name}") from None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunContext:
+        return self  # nothing in it changes: a copied client keeps its run
+
     def namespace(self) -> argparse.Namespace:
         """PFLlib's ``args``: all of it as attributes of one object, which whoever gets it may add to."""
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "values"}

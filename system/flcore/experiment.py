@@ -6,13 +6,13 @@ files: global generators, torch's number of threads and signal handlers are afte
 
 from __future__ import annotations
 
+import argparse
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 
 from flcore import registry
@@ -21,18 +21,21 @@ from flcore.data.ensure import ensure_dataset, known_datasets
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
+from flcore.observers import Observer
 from flcore.result import Repeat, Result
 from flcore.trainmodel.build import MODELS, build_model, known_model, split_head
 from flcore.utils import cli
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
 from flcore.utils.runs.claim import claim_run
+from flcore.utils.runs.files import as_arrays
 from flcore.utils.runs.provenance import NOT_SETTINGS, run_info, run_settings
 from flcore.utils.runs.read import read_run
 from flcore.utils.runs.record import RunFiles
 from flcore.utils.seeds import isolated, numpy_generator, seed_everything
 
 EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
+COMMAND_LINE = {"quiet", "verbose"}
 FILES = ("checkpoint_every", "resume", "reuse", "overwrite")  # flags that need a folder of results
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ class Experiment:
     """
 
     def __init__(self, **settings: Any) -> None:
+        for name in COMMAND_LINE.intersection(settings):
+            raise UsageError(f"{name}: is for the command line; run(observers=[Terminal()]) prints from Python")
         self.writes = settings.get("results_dir", "") is not None
         method = registry.find(str(settings.get("algorithm", "FedAvg")))
         given = {name: value for name, value in settings.items() if self.writes or name != "results_dir"}
@@ -68,9 +73,9 @@ class Experiment:
 
     def _take(self, arguments: cli.Arguments) -> None:
         self.method: registry.Method = arguments.method
-        self.values = MappingProxyType({**arguments.values, "algorithm": self.method.name})
         self.given, self.used = arguments.given, arguments.used
-        known_model(self.values["model"])
+        names = {"algorithm": self.method.name, "model": known_model(arguments.values["model"])}
+        self.values = MappingProxyType({**arguments.values, **names})
         for note in arguments.notes:
             log.warning(note)
 
@@ -92,8 +97,7 @@ class Experiment:
     def _prepared(self) -> dict[str, Any]:
         """The fields of the context that all repeats have in common."""
         values = dict(self.values)
-        card = values["device_id"] if "device_id" in self.given else None
-        device = cli.resolve_device(values["device"], card, log.info)
+        device = cli.resolve_device(argparse.Namespace(**values, given=self.given), log.info)
         executor = values["executor"]
         if executor == "auto":
             executor = {"cpu": "threads", "cuda": "stacked"}.get(device.type, "loop")
@@ -111,7 +115,7 @@ class Experiment:
             "seed": values["seed"],
             "given": self.given,
             "settings": run_settings({name: values[name] for name in (*self.used, "shape")}, digest),
-            "values": values,
+            "values": MappingProxyType(values),
         }
 
     def _data(self) -> dict[str, Any]:
@@ -158,8 +162,8 @@ class Experiment:
 
     # ---- running -------------------------------------------------------------------------------------------------
 
-    def run(self) -> Result:
-        """Runs all repeats (``prev`` to ``times``), each with its result files.
+    def run(self, observers: Sequence[Observer] = ()) -> Result:
+        """Runs all repeats (``prev`` to ``times``), each with its result files. ``observers`` hear of every round.
 
         Raises:
             UsageError: what the settings ask for cannot be done.
@@ -170,9 +174,16 @@ class Experiment:
             prepared, goal, repeats = self._prepared(), self.values["goal"], []
             for repeat in range(self.values["prev"], self.values["times"]):
                 files = self._claim(prepared, goal, repeat)
-                goal = files.goal if files else goal
-                repeats.append(self._repeat(prepared, repeat, files))
-            return Result(tuple(repeats), prepared["settings"])
+                if files:
+                    goal = files.goal
+                if files and files.reused:
+                    repeats.append(Repeat(repeat, read_run(files.h5).arrays, files.info, files.h5))
+                else:
+                    repeats.append(self._repeat(prepared, repeat, files, observers))
+            result = Result(tuple(repeats), prepared["settings"])
+            for observer in observers:
+                observer.on_result(result)
+            return result
 
     def _claim(self, prepared: Mapping[str, Any], goal: str, repeat: int) -> RunFiles | None:
         if not self.writes:
@@ -183,38 +194,61 @@ class Experiment:
             say=log.info,
         )
 
-    def _repeat(self, prepared: Mapping[str, Any], repeat: int, files: RunFiles | None) -> Repeat:
-        if files and files.reused:
-            return Repeat(repeat, read_run(files.h5).arrays, files.info, files.h5)
+    def _repeat(
+        self, prepared: Mapping[str, Any], repeat: int, files: RunFiles | None, observers: Sequence[Observer]
+    ) -> Repeat:
         if files:
             # beside the settings: how the run is carried out, and which flags its command has
             arguments = {name: value for name, value in sorted(prepared["values"].items()) if name in NOT_SETTINGS}
             point = "A: after download, before training"
             files.update(**run_info({"arguments": arguments, "given": self.given, "evaluation_point": point}))
-        with files.recording() if files else nullcontext():
-            context = self._context(prepared, repeat, result_path=files.h5 if files else None)
-            server = self._server(context)
-            if files:
-                files.update(**server.privacy)
-            if context.dataset.digest() != context.data_digest:
-                raise RunError(f"data set {context.dataset} was changed while this run was using it; start it again")
-            size = sum(parameter.numel() for parameter in context.model.parameters())
-            log.info(
-                f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
-                f"rounds, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
-            )
-            if server.own_loop:
-                log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
-            if files:
-                identity = files.info | {"num_clients": context.num_clients}
-                server.checkpoints = Checkpoints(files.h5, identity, context.checkpoint_every, context.resume, log.info)
-                server.checkpoints.check(server)
-            server.train()
+        status, server, told = "failed", None, list[Observer]()
+        try:
+            with files.recording() if files else nullcontext():
+                context = self._context(prepared, repeat, result_path=files.h5 if files else None)
+                server = self._server(context)
+                self._check(server, files)
+                for observer in observers:
+                    told.append(observer)
+                    observer.on_start(context)
+                server.observers = told
+                server.train()
+                status = "stopped" if server.recorder.stopped else "finished"
+                if files:
+                    files.stopped = server.recorder.stopped
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            if server:
+                server.executor.close()
+            arrays = as_arrays(server.recorder.lists()) if server else {}
+            info = {**(files.info if files else {}), "status": status}
+            done = Repeat(repeat, arrays, info, files.h5 if files else None)
+            for observer in told:
+                observer.on_end(done)
         if files:
             log.info(f"results: {files.h5}")
-        lists = {name: getattr(server, name) for name in ("rs_test_acc", "rs_test_auc", "rs_train_loss")}
-        arrays = {name: np.asarray(values) for name, values in {**lists, **server.records}.items()}
-        return Repeat(repeat, arrays, files.info if files else {"status": "finished"}, files.h5 if files else None)
+        return done
+
+    def _check(self, server: Any, files: RunFiles | None) -> None:
+        """The last look before training: says what is going to run, and refuses what would not end well."""
+        context = server.args
+        if context.dataset.digest() != context.data_digest:
+            raise RunError(f"data set {context.dataset} was changed while this run was using it; start it again")
+        size = sum(parameter.numel() for parameter in context.model.parameters())
+        log.info(
+            f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
+            f"rounds, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
+        )
+        if server.own_loop:
+            log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
+        log.debug(f"settings: {', '.join(f'{name} {value}' for name, value in context.settings.items())}")
+        if files:
+            files.update(**server.privacy)
+            identity = files.info | {"num_clients": context.num_clients}
+            server.checkpoints = Checkpoints(files.h5, identity, context.checkpoint_every, context.resume, log.info)
+            server.checkpoints.check(server)
 
 
 @contextmanager

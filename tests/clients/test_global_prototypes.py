@@ -131,10 +131,10 @@ def test_fedproc_predicts_with_its_own_classifier(make_server):
     assert torch.allclose(client.scores(is_train=True)[0], expected, atol=1e-6)
 
 
-def test_fedproc_states_and_shares_its_extra_parameters(make_server, capsys):
+def test_fedproc_states_and_shares_its_extra_parameters(make_server, caplog):
     server = make_server("FedProc", "--proc_dim", "32", "-gr", "1")
     extra = 512 * 512 + 512 + 32 * 512 + 32 + 33 * 4
-    assert f"of {extra:,} parameters in place of the head's {513 * 4:,}" in capsys.readouterr().out
+    assert f"of {extra:,} parameters in place of the head's {513 * 4:,}" in caplog.text
     start = server.global_params
     server.train()
     for name in ("projection.0.weight", "projection.2.bias", "classifier.weight"):

@@ -131,33 +131,33 @@ def assert_same_in_double_precision(server, *executors):
 
 
 @pytest.mark.parametrize("algorithm", NAMES)
-def test_stacked_equals_the_loop(make_server, capsys, algorithm):
+def test_stacked_equals_the_loop(make_server, caplog, algorithm):
     """Ragged sizes, a client below a batch, missing classes. FedKTL's scale of 64 makes rounding larger."""
     server = in_second_round(make_server, algorithm, dataset="Skewed")
     assert_same_training(server, StackedExecutor(), within=1e-4 if algorithm == "FedKTL" else 1e-5)
     assert_same_in_double_precision(server, StackedExecutor(2))
-    assert "stacked:" not in capsys.readouterr().out
+    assert "stacked:" not in caplog.text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "flags"), [("FedCPD", ("-lbs", "5", "--cpd_width", "8")), ("FedCP", ("-ls", "2", "-ld", "-lbs", "3"))]
 )
-def test_every_chunk_size_gives_the_same(make_server, capsys, algorithm, flags):
+def test_every_chunk_size_gives_the_same(make_server, caplog, algorithm, flags):
     server = in_second_round(make_server, algorithm, *flags)
     assert_same_training(server, *map(StackedExecutor, (1, 2, 3, "auto")))
-    assert "stacked:" not in capsys.readouterr().out
+    assert "stacked:" not in caplog.text
 
 
 @pytest.mark.slow
-def test_batchnorm_moves_as_in_the_loop(make_server, capsys):
+def test_batchnorm_moves_as_in_the_loop(make_server, caplog):
     server = make_server("FedRep", "-lbs", "4", "-lr", "0.001", dataset="Colour", model="ResNet18")
     server.current_round, server.selected_clients = 0, server.clients
     server.send_models()
     assert_same_in_double_precision(server, StackedExecutor())
     params, counter = trained(server, StackedExecutor())[0][0], "base.bn1.num_batches_tracked"
     assert params[counter] == 2 and params["base.bn1.running_mean"].abs().max() > 0
-    assert "stacked:" not in capsys.readouterr().out
+    assert "stacked:" not in caplog.text
 
 
 def test_a_whole_run_and_its_records(make_server):
@@ -184,7 +184,7 @@ def test_clients_do_not_keep_the_stack_alive(make_server):
 
 
 @pytest.mark.parametrize("algorithm", NAMES)
-def test_scored_together_as_one_by_one(make_server, monkeypatch, capsys, algorithm):
+def test_scored_together_as_one_by_one(make_server, monkeypatch, caplog, algorithm):
     """After a download and after training: at A many methods' clients have some weights in common."""
     server = in_second_round(make_server, algorithm, dataset="Skewed", model="DNN")
     alone, passes, stacked = LoopExecutor(), [], StackedExecutor()
@@ -193,15 +193,15 @@ def test_scored_together_as_one_by_one(make_server, monkeypatch, capsys, algorit
         for ours, loops in zip(stacked.test(server.clients), alone.test(server.clients), strict=True):
             assert ours[:2] == loops[:2] and ours[2] == pytest.approx(loops[2], abs=0.01, nan_ok=True)
         alone.train(server.clients, lambda: None)
-    assert len(passes) == 2 and "stacked:" not in capsys.readouterr().out
+    assert len(passes) == 2 and "stacked:" not in caplog.text
 
 
-def test_an_evaluation_that_cannot_be_stacked_runs_in_the_loop(make_server, monkeypatch, capsys):
+def test_an_evaluation_that_cannot_be_stacked_runs_in_the_loop(make_server, monkeypatch, caplog):
     server = in_second_round(make_server, "FedRep")
     expected = LoopExecutor().test(server.clients)
     monkeypatch.setattr(module, "each", lambda *how: 1 / 0)
     assert StackedExecutor().test(server.clients) == expected
-    assert "the evaluation of FedRep cannot be stacked (division by zero); run in the loop" in capsys.readouterr().out
+    assert "the evaluation of FedRep cannot be stacked (division by zero); run in the loop" in caplog.text
 
 
 def test_a_client_without_samples_gets_back_what_it_had(make_server):
@@ -219,24 +219,24 @@ def test_a_client_without_samples_gets_back_what_it_had(make_server):
 # ---- what runs in the loop -------------------------------------------------------------------------------------------
 
 
-def test_dropout_runs_in_the_loop_and_says_so_once(make_server, capsys):
+def test_dropout_runs_in_the_loop_and_says_so_once(make_server, caplog):
     server = make_server("FedAvg", "-gr", "2", executor=StackedExecutor())
     server.clients[0].forward.net.base.conv2.append(nn.Dropout(0.5))
     server.train()
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stacked:")]
+    said = [message for message in caplog.messages if message.startswith("stacked:")]
     assert len(said) == 1 and "FedAvg cannot be stacked" in said[0] and "run in the loop" in said[0]
     assert all(client.train_loss[1] for client in server.clients if client.train_samples >= 10)
 
 
-def test_a_rule_may_say_that_it_cannot_be_stacked(make_server, capsys, monkeypatch):
+def test_a_rule_may_say_that_it_cannot_be_stacked(make_server, caplog, monkeypatch):
     server = in_second_round(make_server, "FedRep")
     monkeypatch.setattr(type(server.clients[0]), "stackable", False)
     expected, ours = trained(server, LoopExecutor()), trained(server, StackedExecutor())
     assert all(same_tensors(one[0], other[0]) for one, other in zip(expected, ours, strict=True))
-    assert capsys.readouterr().out.count("stacked: the rule of FedRep") == 1
+    assert caplog.text.count("stacked: the rule of FedRep") == 1
 
 
-def test_what_fails_together_is_run_one_by_one(make_server, capsys, monkeypatch):
+def test_what_fails_together_is_run_one_by_one(make_server, caplog, monkeypatch):
     """Such as a stack that is too large after all. Nothing is lost: the clients' weights were not touched."""
     server = in_second_round(make_server, "FedRep")
     expected = trained(server, LoopExecutor())
@@ -250,7 +250,7 @@ def test_what_fails_together_is_run_one_by_one(make_server, capsys, monkeypatch)
     monkeypatch.setattr(module.Stack, "__init__", too_large)
     ours = trained(server, executor)
     assert all(same_tensors(one[0], other[0]) for one, other in zip(expected, ours, strict=True))
-    assert "out of memory" in capsys.readouterr().out
+    assert "out of memory" in caplog.text
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_clients_below_a_batch_and_without_any_sample(run, algorithm, capsys):
     arrays = run("-gr", "2", "-jr", "0.5", "-se", "2", algorithm=algorithm, **TINY)
     assert np.isfinite(arrays["rs_test_acc"]).all()
     assert np.isnan(arrays["rs_client_acc"][:, 0]).all() and np.isfinite(arrays["rs_client_acc"][:, 1:]).all()
-    assert "clients [0] have too few samples" in capsys.readouterr().out
+    assert "clients [0] have too few samples" in capsys.readouterr().err
 
 
 @pytest.mark.long

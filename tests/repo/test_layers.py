@@ -21,6 +21,7 @@ ORDER = [
     "flcore.reporting",
     "flcore.context",
     "flcore.result",
+    "flcore.observers",
     "flcore.experiment",
     "flcore.convergence",
     "main",

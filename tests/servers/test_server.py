@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from flcore.observers import Observer
 from flcore.servers.roundloop import share_of
 from flcore.servers.support.evaluation import deciles, mean_auc, per_client, ratio
 from flcore.utils.errors import RunError, UsageError
@@ -277,10 +278,10 @@ def test_shares_are_exact_where_floating_point_is_not():
     assert share_of(10, 1 - 0.8) == 2 and share_of(100, 0.29) == 29 and share_of(4, 0.01) == 1
 
 
-def test_a_client_that_made_no_step_weighs_nothing(make_server, data_root, capsys):
+def test_a_client_that_made_no_step_weighs_nothing(make_server, data_root, caplog):
     write_dataset(data_root, "Thin", shape=(3, 32, 32), train=(8, 1, 0, 4), test=(4, 4, 4, 4))
     server = make_server("FedAvg", "-gr", "1", "-lbs", "4", dataset="Thin", model="ResNet18")
-    assert "clients [1, 2] have too few samples" in capsys.readouterr().out
+    assert "clients [1, 2] have too few samples" in caplog.text
     server.train()
     assert server.uploaded_weights == [8 / 12, 0, 0, 4 / 12]
 
@@ -295,7 +296,7 @@ def test_rounds_one_by_one_are_those_of_a_run(make_server):
     assert steps.rs_test_acc == whole.rs_test_acc and len(whole.rs_test_acc) == 4  # and the model after the last round
 
 
-class Watcher:
+class Watcher(Observer):
     """An observer that ends the training after the round ``last``."""
 
     def __init__(self, last=None):

@@ -22,3 +22,6 @@ class Executor(Protocol):
 
     def test(self, clients: Sequence[Any]) -> list[Metrics]:
         """Test metrics of every client, in their order, with its present weights."""
+
+    def close(self) -> None:
+        """Ends what it has begun, such as threads, when a run is over."""

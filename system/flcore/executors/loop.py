@@ -26,6 +26,9 @@ class LoopExecutor:
         """Test metrics of every client with its present weights."""
         return [result for unit in units(clients) for result in score_unit(unit)]
 
+    def close(self) -> None:
+        pass
+
 
 def units(clients: Sequence[Any]) -> list[list[Any]]:
     """The clients in the same order, neighbours with the same weights and few samples together.

@@ -20,6 +20,7 @@ What vmap refuses (dropout, branches on values) runs in the loop and says so onc
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ from flcore.clients.support.metrics import Metrics, metrics
 from flcore.executors.loop import LoopExecutor, named, train_one
 from flcore.executors.stack import each, schedule, stack, unstack
 from flcore.trainmodel.forward import Tensors
+
+log = logging.getLogger(__name__)
 
 Member = tuple[Any, Batches]  # a client and its mini-batches of this round
 
@@ -163,7 +166,7 @@ class StackedExecutor(LoopExecutor):
     def _say(self, what: str, then: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            print(f"stacked: {what}; {then}.")
+            log.warning(f"stacked: {what}; {then}.")
 
 
 class Stack:

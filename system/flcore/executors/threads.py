@@ -42,6 +42,9 @@ class ThreadsExecutor(LoopExecutor):
         scored = self._pool.map(self._with_own_network(score_unit), units(clients))
         return [result for unit in scored for result in unit]
 
+    def close(self) -> None:
+        self._pool.shutdown()
+
     def _with_own_network(self, work: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
         """``work`` on clients that share a network, with a copy of it that is the worker's own."""
 

@@ -35,8 +35,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
 
     Attributes:
         records: lists of what was recorded, under their names in the result file; `record` adds to them.
-        observers: told of each round by ``on_round(record)``, see `Recorder.round_record`; one that returns True ends
-            the training after that round, as ``-ab`` does.
+        observers: told of every trained client and round, see `flcore.observers`; one may end the training.
     """
 
     rule: Any = None  # the client's half; None for a PFLlib-style server, which calls `set_clients` itself
@@ -167,7 +166,6 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     def rounds(self) -> Iterable[int]:
         """Between rounds memory is freed and checkpoints are written."""
         first = self.checkpoints.begin(self) if self.checkpoints else 0
-        self.recorder.begin(first)
         for current_round in range(first, self.global_rounds + 1):
             if current_round > first:
                 self._between_rounds(current_round)
@@ -204,7 +202,6 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         return self.recorder.round_done()
 
     def finish(self) -> None:
-        self.recorder.summary()
         if self.num_new_clients > 0:
             newcomers.welcome(self)
         self.save_results()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import logging
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,8 @@ from flcore.clients.clientcpd import CPDSettings, clientCPD
 from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server
 from flcore.trainmodel.models import BaseHeadSplit
+
+log = logging.getLogger(__name__)
 
 
 class FedCPD(PrototypeServer, Server):
@@ -26,12 +29,10 @@ class FedCPD(PrototypeServer, Server):
         self.hp = self.clients[0].hp
         self.weighting = self.hp.cpd_proto_weighting
         if self.hp.cpd_fd:
-            channels = self.clients[0].forward.channels
-            print(
-                f"FedCPD: distils {len(channels)} levels of feature maps with {channels} channels."
-                if channels
-                else "FedCPD: this model has no feature maps, so feature distillation is off."
-            )
+            if channels := self.clients[0].forward.channels:
+                log.info(f"FedCPD: distils {len(channels)} levels of feature maps with {channels} channels.")
+            else:
+                log.warning("FedCPD: this model has no feature maps, so feature distillation is off.")
 
     @staticmethod
     def split_head(model: Any) -> nn.Module:

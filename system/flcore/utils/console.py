@@ -20,14 +20,14 @@ class _Lines(logging.Handler):
 
 
 @contextmanager
-def messages(level: int = logging.INFO) -> Iterator[None]:
-    """Shows the messages of this package from ``level`` on, in the body."""
+def messages() -> Iterator[logging.Logger]:
+    """Shows the messages of this package in the body, from the level INFO on; yields its logger, to choose another."""
     logger, handler = logging.getLogger("flcore"), _Lines()
     before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     try:
-        yield
+        yield logger
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)

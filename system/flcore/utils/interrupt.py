@@ -11,7 +11,7 @@ from types import FrameType
 
 MOMENT = "the clients now at work are done"
 
-_requested = False
+_handled = _requested = False
 _moment = MOMENT
 
 
@@ -21,7 +21,7 @@ def handled() -> Iterator[None]:
 
     Only a process's main thread can; in another one nothing changes.
     """
-    global _requested, _moment
+    global _handled, _requested, _moment
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -29,18 +29,20 @@ def handled() -> Iterator[None]:
                 before[number] = signal.signal(number, _ask)
             except ValueError:  # not the main thread
                 break
+    _handled = True
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _requested, _moment = False, MOMENT
+        _handled, _requested, _moment = False, False, MOMENT
 
 
 def wait_for(moment: str) -> None:
     """In words, when the run will end: for a run that asks by itself, with `asked`, instead of calling `check`."""
     global _moment
-    _moment = moment
+    if _handled:  # otherwise the signals do what they did
+        _moment = moment
 
 
 def _ask(number: int, frame: FrameType | None) -> None:

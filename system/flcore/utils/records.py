@@ -34,3 +34,8 @@ def row(arrays: Mapping[str, Sequence[Any] | NDArray[Any]], number: int) -> dict
                 value = values[index]
                 found[name] = value.item() if isinstance(value, np.generic) else value
     return found
+
+
+def shown(value: float) -> str:
+    """A number for people; nan, as of a mean over nothing, is undefined."""
+    return "undefined" if np.isnan(value) else f"{value:.4f}"

@@ -9,6 +9,7 @@ with standard deviation SIGMA * 2C / n_c, and a client's uploads add up over the
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,19 @@ from flcore.utils.errors import UsageError
 from flcore.utils.seeds import torch_generator
 
 FLAGS = tuple(flag.name for flag in ours.PROTOTYPES)
+log = logging.getLogger(__name__)
+
 ORDERS = 1 + np.geomspace(1e-3, 1e4, 500)  # of Renyi divergences; the best one is taken
 
 
 def guarantee(args: Any, server: Any) -> dict[str, Any]:
-    """What run.json says of --proto_noise, also printed; empty where it is off or the method uploads no prototypes.
+    """What run.json says of --proto_noise, also logged; empty where it is off or the method uploads no prototypes.
 
     Raises:
         UsageError: the method's uploads cannot take noise, or opacus is not installed.
     """
     if server.rule is None and (typed := sorted(getattr(args, "given", frozenset()).intersection(FLAGS))):
-        print(f"note: --{', --'.join(typed)} without effect: {args.algorithm} brings its own clients and messages")
+        log.warning(f"note: --{', --'.join(typed)} has no effect on {args.algorithm}, which brings its own messages")
     if not args.proto_noise or not server.method.prototypes:
         return {}
     if server.method.noise_refusal:
@@ -40,7 +43,7 @@ def guarantee(args: Any, server: Any) -> dict[str, Any]:
         sent = ", ".join(server.method.extras)
         raise UsageError(f"--proto_noise with {args.algorithm}: its clients also send {sent}, which gets no noise")
     one, all_rounds = (epsilon(args.proto_noise, rounds, args.dp_delta) for rounds in (1, args.global_rounds))
-    print(
+    log.info(
         f"prototype noise {args.proto_noise:g}, clip {args.proto_clip:g}: the prototypes of a round are "
         f"({one:.3g}, {args.dp_delta:g})-DP, those of {args.global_rounds} rounds ({all_rounds:.3g}, "
         f"{args.dp_delta:g})-DP; weights, labels and counts are not covered (docs/privacy.md)."

@@ -13,6 +13,7 @@ other losses and modules will see more.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -24,6 +25,8 @@ from torch.nn import functional as F
 from flcore.trainmodel.forward import Tensors
 from flcore.utils import interrupt
 from flcore.utils.seeds import torch_generator
+
+log = logging.getLogger(__name__)
 
 Logits = Callable[[Tensors, Tensor], Tensor]  # (params, x) -> (B, num_classes)
 Knowledge = tuple[Logits, Tensors, Tensors]
@@ -46,7 +49,7 @@ def rate(server: Any, current_round: int) -> dict[str, float]:
         interrupt.check()
         logits, sent, change = server.knowledge(upload)
         if not change:
-            print(f"-dlg: {server.algorithm} uploads no weights; there is nothing to attack.")
+            log.warning(f"-dlg: {server.algorithm} uploads no weights; there is nothing to attack.")
             server.dlg_eval = False
             return {}
         client = server.clients[id]
@@ -63,7 +66,7 @@ def rate(server: Any, current_round: int) -> dict[str, float]:
         real = (real - low) / (high - low)
         found.append((psnr(rebuilt, real), psnr(start, real)))
     end, begin = torch.tensor(found).mean(0).tolist() if found else (float("nan"),) * 2
-    print(f"-dlg, round {current_round}: PSNR {end:.2f} dB over {len(found)} clients; random images {begin:.2f} dB")
+    log.info(f"-dlg, round {current_round}: PSNR {end:.2f} dB over {len(found)} clients; random images {begin:.2f} dB")
     return {"rs_dlg_round": current_round, "rs_dlg_psnr": end, "rs_dlg_psnr_start": begin}
 
 

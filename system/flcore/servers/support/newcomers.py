@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from flcore.servers.support.evaluation import per_client, ratio
-from flcore.servers.support.recorder import shown
 
 
 def welcome(server: Any) -> None:
@@ -14,15 +13,16 @@ def welcome(server: Any) -> None:
     trained, server.clients = server.clients, server.new_clients
     server.send_models()
     server.clients = trained
-    for moment in ("after the download", f"after {server.fine_tuning_epoch_new} rounds of fine-tuning"):
-        _, samples, correct, _ = server.test_metrics_new_clients()
-        accuracy = ratio(sum(correct), sum(samples))
-        server.record(rs_new_acc=accuracy, rs_new_client_acc=per_client(correct, samples))
-        print(f"\n{server.num_new_clients} new clients {moment}: {shown(accuracy)}")
-        if server.fine_tuning_epoch_new == 0:
-            break
-        if len(server.records["rs_new_acc"]) == 1:
-            server.fine_tuning_new_clients()
+    score(server)
+    if server.fine_tuning_epoch_new:
+        server.fine_tuning_new_clients()
+        score(server)
+
+
+def score(server: Any) -> None:
+    """Records how good the new clients' models are."""
+    _, samples, correct, _ = server.test_metrics_new_clients()
+    server.record(rs_new_acc=ratio(sum(correct), sum(samples)), rs_new_client_acc=per_client(correct, samples))
 
 
 def fine_tune(server: Any) -> None:

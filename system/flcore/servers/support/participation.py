@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,8 @@ from flcore.servers.support import faults
 from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import numpy_generator
+
+log = logging.getLogger(__name__)
 
 
 class Participation:
@@ -87,7 +90,7 @@ class Participation:
             raise UsageError("-lbs 1: this model has BatchNorm, which cannot train on one sample; use -lbs 2 or more")
         idle = [client.id for client in clients if len(client.load_train_data()) == 0]
         if idle:
-            print(f"warning: clients {idle} have too few samples for a training step and only take part in evaluation.")
+            log.warning(f"warning: clients {idle} have too few samples for a training step and are only scored.")
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
@@ -108,15 +111,15 @@ class Participation:
             (f"attackers ({args.attack})", self.attackers),
         ):
             if any(who):
-                print(f"{kind}: clients {np.flatnonzero(who).tolist()}, {sum(who)} of {server.num_clients}")
+                log.info(f"{kind}: clients {np.flatnonzero(who).tolist()}, {sum(who)} of {server.num_clients}")
         if args.attack != "none" and not any(self.attackers):
-            print(f"note: --attack_rate {args.attack_rate:g} of {server.num_clients} clients is nobody; all are honest")
+            log.warning(f"note: --attack_rate {args.attack_rate:g} of {server.num_clients} clients is nobody")
         if any(self.attackers):
             server.record(rs_attackers=np.array(self.attackers, dtype=int))
         if args.aggregate != "mean" and (server.own_loop or not server.method.averages):
-            print(f"note: --aggregate has no effect on {server.algorithm}, whose server takes no mean of messages")
+            log.warning(f"note: --aggregate has no effect on {server.algorithm}, whose server takes no mean")
         if args.attack in ("signflip", "noise") and server.own_loop:
-            print(f"note: --attack {args.attack} has no effect on {server.algorithm}, which sends no messages")
+            log.warning(f"note: --attack {args.attack} has no effect on {server.algorithm}, which sends no messages")
 
     # ---- the participants of a round ---------------------------------------------------------------------------------
 

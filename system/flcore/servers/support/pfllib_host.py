@@ -19,9 +19,9 @@ from flcore.servers.messages import is_finite
 from flcore.servers.roundloop import RoundLoop
 from flcore.servers.support import dlg, newcomers
 from flcore.servers.support.evaluation import Lists, mean_auc, per_client, ratio
-from flcore.servers.support.recorder import shown
 from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import UsageError
+from flcore.utils.records import shown
 
 if TYPE_CHECKING:
     from flcore.servers.serverbase import Server

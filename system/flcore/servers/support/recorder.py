@@ -1,15 +1,16 @@
-"""What a run leaves: records, the result file, the model file, a line a round, a summary."""
+"""What a run leaves: records, the result file, the model file."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tqdm import tqdm
-
 from flcore.clients.support.items import load_item, save_item
+from flcore.utils.records import row
 from flcore.utils.runs.files import write_h5
+
+log = logging.getLogger(__name__)
 
 CURVES = ("rs_test_acc", "rs_test_auc", "rs_train_loss")  # PFLlib's lists
 
@@ -19,7 +20,7 @@ class Recorder:
 
     def __init__(self, server: Any) -> None:
         self.server = server
-        self.progress = tqdm(disable=True)
+        self.stopped = False  # by an observer
 
     def add(self, **values: Any) -> None:
         """Adds one value to each of the named lists of records."""
@@ -28,16 +29,10 @@ class Recorder:
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
-    def begin(self, done: int) -> None:
-        """Training begins, or goes on after ``done`` rounds: one live line, on a terminal."""
-        server = self.server
-        self.progress = tqdm(
-            total=server.global_rounds, initial=done, desc=server.algorithm, unit="round", disable=None, leave=False
-        )
-
     def client_done(self, number: int, participants: int) -> None:
         """``number`` of the round's participants have trained."""
-        self.progress.set_postfix_str(f"client {number}/{participants}")
+        for observer in self.server.observers:
+            observer.on_client(number, participants)
 
     def round_done(self) -> bool:
         """Records a round that was trained and aggregated; True if an observer wants no other."""
@@ -49,56 +44,23 @@ class Recorder:
             rs_left_out=len(uploads.left_out),
             rs_late=len(uploads.late),
         )
+        joined = [client.id for client in server.selected_clients]
+        log.debug(f"round {server.current_round}: clients {joined}, left out {sorted(uploads.left_out)}")
         for i in sorted(uploads.left_out):
             self.add(rs_left_out_clients=(server.current_round, i))
-        self.progress.update()
-        record = self.round_record()
-        if "test_acc" in record:
-            tqdm.write(self._line(record))
         self.save()
+        record = self.round_record()
         wishes = [observer.on_round(record) for observer in server.observers]  # each hears of it
-        return any(wishes)
+        self.stopped = any(wishes)
+        return self.stopped
 
     def round_record(self) -> dict[str, Any]:
-        """The numbers of the round that was trained last, under their names in the result file without ``rs_``.
+        """The numbers of the round that was trained last, see `flcore.utils.records`."""
+        return row(self.lists(), self.server.current_round)
 
-        Those of an evaluation are missing in a round without one (``-eg``).
-        """
-        server = self.server
-        names = ["bytes_down", "bytes_up", "seconds", "simulated_seconds", "left_out", "late"]
-        if server.current_round % server.eval_gap == 0:
-            names += ["test_acc", "test_auc", "train_loss", "test_acc_after", "test_mean", "test_std"]
-            names += ["worst_decile", "best_decile", "forgetting"]
-        lists = {name: getattr(server, name) for name in CURVES} | server.records
-        return {"round": server.current_round} | {name: lists[f"rs_{name}"][-1] for name in names}
-
-    def _line(self, record: dict[str, Any]) -> str:
-        """The round in words."""
-        server = self.server
-        line = (
-            f"round {record['round']:>4}/{server.global_rounds}"
-            f" | A {record['test_acc']:.4f} ± {record['test_std']:.4f}"
-            f" | B {record['test_acc_after']:.4f} | train loss {shown(record['train_loss'])}"
-            f" | {(record['bytes_down'] + record['bytes_up']) / 1e6:.2f} MB | {record['seconds']:.1f} s"
-        )
-        if server.participation.shows_time():
-            line += f" | simulated {record['simulated_seconds']:.1f} s, {record['late']} late"
-        return line
-
-    def summary(self) -> None:
-        """The run's numbers, in PFLlib's words where it has some."""
-        server, records = self.server, self.server.records
-        self.progress.close()
-        best = int(np.nanargmax(server.rs_test_acc))
-        print(f"\nAfter round {server.current_round}: A {server.rs_test_acc[-1]:.4f}")
-        print(f"\nBest accuracy.\n{server.rs_test_acc[best]}")
-        print(f"(at round {records['rs_round'][best]}; selected on the test set)")
-        if server.Budget:
-            print(f"\nAverage time cost per round.\n{sum(server.Budget) / len(server.Budget)}")
-        if server.participation.shows_time():
-            print(f"\nSimulated time of all rounds: {sum(records.get('rs_simulated_seconds', ())):.1f} s")
-        if number := sum(records.get("rs_left_out", ())):
-            print(f"\n{number} uploads were left out: not finite, or not as they must be")
+    def lists(self) -> dict[str, list[Any]]:
+        """All that was recorded, under its names in the result file."""
+        return {name: getattr(self.server, name) for name in CURVES} | self.server.records
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -111,7 +73,7 @@ class Recorder:
     def save(self) -> None:
         """Writes everything recorded so far to the run's .h5 file, complete or not at all."""
         if self.path:
-            write_h5(self.path, {name: getattr(self.server, name) for name in CURVES} | self.server.records)
+            write_h5(self.path, self.lists())
 
     @property
     def model_path(self) -> Path:
@@ -132,8 +94,3 @@ class Recorder:
         """Replaces the server's weights by those of the model file."""
         loaded, own = load_item(self.model_path, self.server.device), self.server.global_params
         self.server.global_params = own | {name: value for name, value in loaded.items() if name in own}
-
-
-def shown(value: float) -> str:
-    """A number for people; nan, as of a mean over nothing, is undefined."""
-    return "undefined" if np.isnan(value) else f"{value:.4f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from flcore.clients.support import privacy
 from flcore.servers.messages import (
@@ -28,6 +28,8 @@ from flcore.servers.support.robust import robust_mean, robust_prototypes
 from flcore.trainmodel.forward import Tensors
 from flcore.utils.errors import RunError
 from flcore.utils.seeds import torch_generator
+
+log = logging.getLogger(__name__)
 
 # Bytes of trained weights that wait for their aggregation, by the type of device; at least `SMALLEST_PART` clients.
 WAITING = {"cpu": 2**28, "cuda": 2**32}
@@ -121,7 +123,7 @@ class RoundUploads:
             if client.id in self.before:
                 self.before[client.id].restore(client)
         self.left_out.update(ids)
-        tqdm.write(f"round {self.server.current_round}: clients {ids} left out, {why}")
+        log.warning(f"round {self.server.current_round}: clients {ids} left out, {why}")
 
     @cached_property
     def arriving(self) -> set[int]:

@@ -15,6 +15,8 @@ GENERAL = (
     flag("", "state_dir", None, "folder for what clients keep between rounds, instead of memory", type=str),
     flag("", "state_cache", 64, "clients in memory with --state_dir; take at least one a core", least=1),
     flag("", "data_dir", str(REPO / "dataset"), "folder of the data sets"),
+    flag("", "quiet", False, "print warnings and the summary alone"),
+    flag("-v", "verbose", False, "print details, such as who took part in a round"),
 )
 PROTOTYPES = (
     flag("", "proto_min_count", 1, "samples a class needs for its prototype to go up", least=1),

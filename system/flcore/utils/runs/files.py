@@ -9,7 +9,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from flcore.utils.errors import RunError
 
@@ -60,13 +60,18 @@ def write_json(path: Path | str, content: Any) -> None:
         write_bytes(temporary, (json.dumps(content, indent=1) + "\n").encode(), sync=True)
 
 
+def as_arrays(lists: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    """Each as an array: float64, unless it holds integers."""
+    arrays = {name: np.asarray(values) for name, values in lists.items()}
+    return {name: array if array.dtype.kind in "iu" else array.astype(np.float64) for name, array in arrays.items()}
+
+
 def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
-    """Writes one data set per entry whole, float64 unless it holds integers.
+    """Writes one data set per entry whole, see `as_arrays`.
 
     A model saved beside it (.pt) belongs to the arrays that are replaced, and goes with them.
     """
     with whole_file(Path(path)) as temporary, h5py.File(temporary, "w") as file:
-        for name, values in arrays.items():
-            array = np.asarray(values)
-            file.create_dataset(name, data=array if array.dtype.kind in "iu" else array.astype(np.float64))
+        for name, array in as_arrays(arrays).items():
+            file.create_dataset(name, data=array)
     Path(path).with_suffix(".pt").unlink(missing_ok=True)

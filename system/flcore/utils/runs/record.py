@@ -1,9 +1,9 @@
 """The files of one run: its run.json is kept up to date, and says at the end how the run ended."""
 
+import logging
 import os
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +16,8 @@ from flcore.utils.mem_utils import peak_memory
 from flcore.utils.runs.files import write_json
 from flcore.utils.runs.provenance import plain
 from flcore.utils.runs.status import file_stamp, process_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -33,6 +35,7 @@ class RunFiles:
     earlier: dict[str, Any] = field(repr=False)  # the run.json of the result that this run replaces, if it does
     earlier_h5: list[int] | None  # and what tells that result's arrays from those that this run writes
     resumed: bool = False
+    stopped: bool = False  # whether an observer has ended the run before its last round
 
     def begin(self, **fields: Any) -> None:
         """Writes the first run.json, which says that the run is going on and in which process."""
@@ -55,7 +58,7 @@ class RunFiles:
         write_json(self.json, self.info)
 
     def finish(self, status: str) -> None:
-        """Notes the end of the run; `status` is finished, interrupted or failed.
+        """Notes the end of the run; `status` is finished, stopped, interrupted or failed.
 
         A run that ends before it has written anything leaves the result that it was to replace as it was.
         """
@@ -75,19 +78,19 @@ class RunFiles:
         status = "failed"
         try:
             yield
-            status = "finished"
+            status = "stopped" if self.stopped else "finished"
         except KeyboardInterrupt:
             status = "interrupted"
             kept = f"the rounds so far are in {self.h5}" if self.h5.exists() else "no result was written yet"
             more = "; the same command with --resume goes on" if checkpoint_folder(self.h5).exists() else ""
-            print(f"interrupted; {kept}{more}", file=sys.stderr)
+            log.warning(f"interrupted; {kept}{more}")
             raise
         finally:
             self.finish(status)
-            if status != "finished" and not self.h5.exists():  # nothing to describe
-                self.json.unlink(missing_ok=True)
-            if status == "finished":
+            if status in ("finished", "stopped"):
                 shutil.rmtree(checkpoint_folder(self.h5), ignore_errors=True)
+            elif not self.h5.exists():  # nothing to describe
+                self.json.unlink(missing_ok=True)
 
 
 def checkpoint_folder(h5: Path) -> Path:

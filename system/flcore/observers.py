@@ -1,0 +1,122 @@
+"""What watches a run: the lines and the bar on a terminal, and whatever a user wants to know of every round."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from flcore.context import RunContext
+from flcore.result import Repeat, Result
+from flcore.utils.records import shown
+from flcore.utils.runs.read import print_best, read_accuracies
+
+
+class Observer:
+    """Hears of every repeat of an experiment: `Experiment(...).run(observers=[...])`. Override what is of interest."""
+
+    def on_start(self, context: RunContext) -> None:
+        """A repeat begins, or goes on after a checkpoint."""
+
+    def on_client(self, number: int, participants: int) -> None:
+        """``number`` of the round's participants have trained."""
+
+    def on_round(self, record: dict[str, Any]) -> bool | None:
+        """A round is done; True ends the training: the last model is only sent out and scored.
+
+        record: the round's number and what was measured, by the names in the result file without ``rs_``, such as
+        ``test_acc`` and ``train_loss``; those of an evaluation are missing in a round without one (``eval_gap``).
+        """
+        return None
+
+    def on_end(self, repeat: Repeat) -> None:
+        """The repeat has ended, in whatever way ``repeat.status`` says; every one that began comes here."""
+
+    def on_result(self, result: Result) -> None:
+        """All repeats are done."""
+
+
+class Terminal(Observer):
+    """What `main.py` prints: a bar on a terminal, a line for every evaluated round, PFLlib's summary.
+
+    Args:
+        quiet: the summary alone.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet, self.started = quiet, time.time()
+        self.bar = tqdm(disable=True)
+
+    def on_start(self, context: RunContext) -> None:
+        self.context, self.first = context, True
+        self.bar = tqdm(
+            total=context.global_rounds,
+            desc=context.algorithm,
+            unit="round",
+            disable=self.quiet or None,  # None: unless it is a terminal
+            leave=False,
+        )
+
+    def on_client(self, number: int, participants: int) -> None:
+        self.bar.set_postfix_str(f"client {number}/{participants}")
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        if self.first:  # of a run that goes on, it is not round 0
+            self.first, self.bar.initial, self.bar.n = False, record["round"], record["round"]
+        self.bar.update()
+        if "test_acc" in record and not self.quiet:
+            tqdm.write(self.line(record), file=sys.stdout)
+
+    def line(self, record: dict[str, Any]) -> str:
+        """An evaluated round in words."""
+        line = (
+            f"round {record['round']:>4}/{self.context.global_rounds}"
+            f" | A {record['test_acc']:.4f} ± {record['test_std']:.4f}"
+            f" | B {record['test_acc_after']:.4f} | train loss {shown(record['train_loss'])}"
+            f" | {(record['bytes_down'] + record['bytes_up']) / 1e6:.2f} MB | {record['seconds']:.1f} s"
+        )
+        if self.shows_time():
+            line += f" | simulated {record['simulated_seconds']:.1f} s, {record['late']} late"
+        return line
+
+    def shows_time(self) -> bool:
+        """Whether simulated time is of interest in this run."""
+        context = self.context
+        limited = context.time_select or "time_threthold" in context.given
+        return bool(limited or context.train_slow_rate or context.send_slow_rate)
+
+    def on_end(self, repeat: Repeat) -> None:
+        self.bar.close()
+        own_loop = self.context.method.server_class().own_loop  # PFLlib's servers print a summary of their own
+        if repeat.status in ("finished", "stopped") and not own_loop:
+            self.summary(repeat)
+
+    def on_result(self, result: Result) -> None:
+        last = result.repeats[-1]
+        curves = [repeat.test_acc for repeat in result.repeats]
+        if last.path:  # there may be earlier repeats
+            info = last.info
+            name = info["dataset"], info["algorithm"], info["goal"]
+            curves = read_accuracies(last.path.parent, *name, last.repeat + 1)
+        print_best(curves)
+        print(f"total time {time.time() - self.started:.1f} s")
+
+    def summary(self, repeat: Repeat) -> None:
+        """The run's numbers, in PFLlib's words where it has some."""
+        rounds = repeat.rounds
+        best = int(np.nanargmax(repeat.test_acc))
+        print(f"\nAfter round {rounds[-1]:.0f}: A {repeat.accuracy:.4f}")
+        print(f"\nBest accuracy.\n{repeat.test_acc[best]}")
+        print(f"(at round {rounds[best]:.0f}; selected on the test set)")
+        if len(seconds := repeat.curve("rs_seconds")):
+            print(f"\nAverage time cost per round.\n{seconds.mean()}")
+        if self.shows_time():
+            print(f"\nSimulated time of all rounds: {repeat.curve('rs_simulated_seconds').sum():.1f} s")
+        if number := int(repeat.curve("rs_left_out").sum()):
+            print(f"\n{number} uploads were left out: not finite, or not as they must be")
+        moments = "after the download", f"after {self.context.fine_tuning_epoch_new} rounds of fine-tuning"
+        for moment, accuracy in zip(moments, repeat.curve("rs_new_acc"), strict=False):
+            print(f"\n{self.context.num_new_clients} new clients {moment}: {shown(accuracy)}")
