@@ -107,7 +107,12 @@ def test_the_round_before_the_first_leaves_no_trace_but_the_consensus(make_serve
 def test_running_mean_restarts_every_round(make_server):
     server = make_server("FedDBE", "-mo", "0.3", "-gr", "2", model="DNN")
     weights, end = [], server.end_round
-    server.end_round = lambda: (weights.append(server.clients[0].params["memory.weight"].item()), end())
+
+    def end_round():
+        weights.append(server.clients[0].params["memory.weight"].item())
+        return end()
+
+    server.end_round = end_round
     server.train()
     assert weights == [pytest.approx(1 - 0.7**2)] * 2  # two batches a round
 
