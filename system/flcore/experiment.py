@@ -6,7 +6,6 @@ files: global generators, torch's number of threads and signal handlers are afte
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -97,7 +96,8 @@ class Experiment:
     def _prepared(self) -> dict[str, Any]:
         """The fields of the context that all repeats have in common."""
         values = dict(self.values)
-        device = cli.resolve_device(argparse.Namespace(**values, given=self.given), log.info)
+        card = values["device_id"] if "device_id" in self.given else None
+        device = cli.resolve_device(values["device"], card, log.info)
         executor = values["executor"]
         if executor == "auto":
             executor = {"cpu": "threads", "cuda": "stacked"}.get(device.type, "loop")

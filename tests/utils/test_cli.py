@@ -262,6 +262,12 @@ def cards(monkeypatch):
     return have
 
 
+def device_of(words, say=lambda line: None):
+    found = arguments(*words.split())
+    values = found.values
+    return resolve_device(values["device"], values["device_id"] if "device_id" in found.given else None, say)
+
+
 @pytest.mark.parametrize(
     ("number", "words", "device"),
     [
@@ -280,7 +286,7 @@ def cards(monkeypatch):
 def test_device(cards, number, words, device):
     cards(number)
     said = []
-    assert str(resolve_device(read(*words.split()), said.append)) == device
+    assert str(device_of(words, said.append)) == device
     assert len(said) == 1 and device in said[0]
     assert ("-did has no effect" in said[0]) is ("-did" in words and device == "cpu")
 
@@ -300,12 +306,12 @@ def test_device(cards, number, words, device):
 def test_a_device_that_is_not_there_is_an_error(cards, number, words, part):
     cards(number)
     with pytest.raises(UsageError, match=part) as error:
-        resolve_device(read(*words.split()))
+        device_of(words)
     assert error.value.exit_code == 2
 
 
 def test_the_callers_visible_devices_are_left_alone(cards, monkeypatch):
     cards(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
-    resolve_device(read("-did", "1"), lambda line: None)
+    device_of("-did 1")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,6"

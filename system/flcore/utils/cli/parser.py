@@ -69,25 +69,27 @@ def make_parser(method: Any, methods: Sequence[Any], hints: Mapping[str, Iterabl
         epilog="Booleans: -ld, -ld True, -ld False; also 1/0, yes/no and --no-learning_rate_decay. --list shows all "
         "methods with their papers, what they send and what clients keep.",
     )
-    own, pair = method_settings(method), method.settings_class() is None
-    if all:
-        own, title = _every_setting(methods), "settings of single methods (-algo ALGORITHM --help: those of one)"
-        rest_title = "PFLlib's flags that serve no method here"
-    else:
-        title, rest_title = f"settings of {method.name}", f"PFLlib's flags without effect on {method.name}"
+    pair, heeds = method.settings_class() is None, all or method.prototypes
+    own = _every_setting(methods) if all else method_settings(method)
     rest = [flag for flag in pfllib.METHODS if flag.name not in own]
-    groups: list[tuple[str, Iterable[Setting]]] = list(COMMON)
-    if pair:
-        groups.insert(0, (f"PFLlib's flags for single methods, of which {method.name} may read some", rest))
-    heeds = all or method.prototypes
-    if heeds:
-        prototypes = "class prototypes, for methods that upload them" if all else "class prototypes that it uploads"
-        groups.insert(len(groups) if all else 0, (prototypes, ours.PROTOTYPES))
-    if own:
-        groups.insert(-1 if all else 0, (title, own.values()))
-    groups.append((rest_title, [*([] if pair else rest), *pfllib.IDLE, *(() if heeds else ours.PROTOTYPES)]))
-    for name, flags in groups:
-        parser.add_flags(name, flags, {"algorithm": [each.name for each in methods], **hints})
+    idle = [*([] if pair else rest), *pfllib.IDLE, *([] if heeds else ours.PROTOTYPES)]
+    if all:
+        groups = [
+            *COMMON,
+            ("settings of single methods (-algo ALGORITHM --help: those of one)", own.values()),
+            ("class prototypes, for methods that upload them", ours.PROTOTYPES),
+            ("PFLlib's flags that serve no method here", idle),
+        ]
+    else:
+        groups = [
+            (f"settings of {method.name}", own.values()),
+            (f"PFLlib's flags for single methods, of which {method.name} may read some", rest if pair else ()),
+            ("class prototypes that it uploads", ours.PROTOTYPES if heeds else ()),
+            *COMMON,
+            (f"PFLlib's flags without effect on {method.name}", idle),
+        ]
+    for title, flags in groups:
+        parser.add_flags(title, flags, {"algorithm": [each.name for each in methods], **hints})
     return parser
 
 

@@ -120,7 +120,7 @@ def _arguments(method: Any, given: Mapping[str, Any], notes: list[str]) -> Argum
     idle = {name for name, (other, off) in ours.NEEDS.items() if (values[other] or off) == off}
     single = {flag.name for flag in pfllib.METHODS}
     unused = {flag.name for flag in pfllib.IDLE}
-    if own or method.settings_class() is not None:
+    if method.settings_class() is not None:
         unused |= single - own.keys()
         unused |= set() if method.prototypes else {flag.name for flag in ours.PROTOTYPES}
     notes += [
