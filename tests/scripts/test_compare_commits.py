@@ -9,8 +9,10 @@ import compare_commits
 from support import REPO
 
 CHANGE = """
-clientRep.local_grad = staticmethod(lambda grads, params, shared, state, hp: {k: 1.001 * g for k, g in grads.items()})
-"""
+    @staticmethod
+    def local_grad(grads, params, shared, state, hp):
+        return {name: 1.001 * grad for name, grad in grads.items()}
+"""  # for the end of the file, which ends with the class
 
 
 def test_differences_are_named():
