@@ -7,7 +7,7 @@ files: global generators, torch's number of threads and signal handlers are afte
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from flcore import registry
 from flcore.context import RunContext
 from flcore.data.ensure import ensure_dataset, known_datasets
+from flcore.executors.base import Executor
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
@@ -33,7 +34,11 @@ from flcore.utils.runs.read import read_run
 from flcore.utils.runs.record import RunFiles
 from flcore.utils.seeds import isolated, numpy_generator, seed_everything
 
-EXECUTORS = {"loop": LoopExecutor, "threads": ThreadsExecutor, "stacked": StackedExecutor}
+EXECUTORS: dict[str, Callable[..., Executor]] = {
+    "loop": LoopExecutor,
+    "threads": ThreadsExecutor,
+    "stacked": StackedExecutor,
+}
 COMMAND_LINE = {"quiet", "verbose"}
 FILES = ("checkpoint_every", "resume", "reuse", "overwrite")  # flags that need a folder of results
 
