@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -384,3 +385,9 @@ def test_every_method_runs_from_python(small, generator_file):
         needs = {"generator": generator_file, "noise_dim": 6} if method.name == "FedKTL" else {}
         result = small(algorithm=method.name, global_rounds=0, **needs).run()
         assert result.rounds.tolist() == [0] and 0 <= result.accuracy <= 1
+
+
+def test_the_documented_attributes_of_a_result_exist(small):
+    result = small().run()
+    named = set(re.findall(r"`result\.(\w+)`", (REPO / "docs" / "python.md").read_text()))
+    assert len(named) > 9 and all(hasattr(result, name) for name in named)
