@@ -95,6 +95,7 @@ def test_without_contrast_and_alignment():
     text = said(replace(HAND, classes=0, constants=replace(HAND.constants, beta=0)))
     assert "VACUOUS in 1 of 1 cases" in text
     assert "exact range" not in text and "It takes a G" not in text
+    assert "The largest one is 2; the run's rate is admitted in 1 cases." in text  # eta^2 / 2 - eta <= 0
 
 
 def test_the_next_download_may_not_have_been_seen():

@@ -177,12 +177,13 @@ def _printed(estimates: Sequence[Estimate]) -> str:
     if min(needed) > 0:
         text += f" It takes a G of at least {_range(needed)}; the largest here is {_number(largest)}."
     if found:
+        lowest = [low for _, (low, _) in found]
+        excluded = f"; rates below {_range(lowest)} are excluded as well" if max(lowest) > 0 else ""
         inside = sum(low <= e.rate <= high for e, (low, high) in found)
         rises = [theorem1(e.constants, high) for e, (_, high) in found]
         text += (
-            f" The largest one is {_range([high for _, (_, high) in found])}; rates below "
-            f"{_range([low for _, (low, _) in found])} are excluded as well; the run's rate is admitted in {inside} "
-            f"cases. At the largest one Theorem 1's right side is {_range(rises)}, a rise."
+            f" The largest one is {_range([high for _, (_, high) in found])}{excluded}; the run's rate is admitted in "
+            f"{inside} cases. At the largest one Theorem 1's right side is {_range(rises)}, a rise."
         )
     return text
 
