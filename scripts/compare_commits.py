@@ -9,9 +9,9 @@ Each commit is checked out into a temporary folder and runs there by its own com
 clients of ragged sizes, one of them with less than a batch, three of four in a round. All arrays in the result files
 must be equal but for the times. The golden curves hold between machines, with a tolerance; this holds between commits.
 
-With --time, FedAvg, FedRep and FedCPD also run on larger clients, in turns OLD NEW, NEW OLD, ...; the ratio of the
-fastest rounds of a turn is taken, since whatever else the machine does only makes a round slower, and then the median
-over the turns.
+With --time, FedAvg, FedRep and FedCPD also run on larger clients, one after another on one thread, in turns OLD NEW,
+NEW OLD, ...; a round's time is that of the processor for this process, so that a busy machine does not count. The ratio
+of the median rounds is taken turn by turn.
 
 Exit status: 0 all equal, 1 a difference or a failed run, 2 a commit or a name that does not exist.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -59,7 +60,11 @@ DATA = {  # training samples and test samples of the clients, classes, shape of 
 
 # Runs several command lines one after another in one process: importing torch takes longer than a run.
 DRIVER = """
-import json, runpy, sys, flcore
+import json, runpy, sys, time
+if sys.argv[3] == "cpu":
+    began, used = time.time(), time.process_time
+    time.time = lambda: began + used()
+import flcore
 assert flcore.__path__[0].startswith(sys.argv[1]), f"flcore comes from {flcore.__path__[0]}"
 for words in json.loads(sys.argv[2]):
     print(*words, flush=True)
@@ -116,8 +121,13 @@ def checkout(commit: str, folder: Path) -> Iterator[Path]:
         git("worktree", "remove", "--force", str(folder))
 
 
-def run(tree: Path, algorithms: Sequence[str], executor: str, extra: Sequence[str]) -> dict[str, Arrays]:
-    """Runs the methods with the code of ``tree``; the arrays of each result, without those that left none."""
+def run(
+    tree: Path, algorithms: Sequence[str], executor: str, extra: Sequence[str], clock: str = "wall"
+) -> dict[str, Arrays]:
+    """Runs the methods with the code of ``tree``; the arrays of each result, without those that left none.
+
+    clock: what `time.time` tells there, wall or cpu (seconds of the processor for the process).
+    """
     results = Path(tempfile.mkdtemp(dir=tree.parent, prefix="results-"))
     shared = [*RUN.split(), "-ex", executor, "--data_dir", str(tree.parent), "--results_dir", str(results), *extra]
     lines = [["-algo", name, *shared, *FLAGS.get(name, "").split()] for name in algorithms]
@@ -125,7 +135,7 @@ def run(tree: Path, algorithms: Sequence[str], executor: str, extra: Sequence[st
     # The variable comes before an editable install, so the commit's own packages are used.
     environment = os.environ | {"PYTHONPATH": str(tree / "system"), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(tree), json.dumps(lines)],
+        [sys.executable, "-c", DRIVER, str(tree), json.dumps(lines), clock],
         cwd=tree / "system",
         env=environment,
         stdout=subprocess.PIPE,
@@ -188,22 +198,19 @@ def compare(old: Path, new: Path, names: Sequence[str], executors: Sequence[str]
     return not different
 
 
-def compare_times(old: Path, new: Path, executors: Sequence[str], extra: Sequence[str], turns: int) -> None:
+def compare_times(old: Path, new: Path, extra: Sequence[str], turns: int) -> None:
     """Prints the time of a round in NEW over that in OLD, for a few methods on larger clients."""
-    print(f"| time of a round, NEW / OLD, {turns} turns | {' | '.join(executors)} |\n|---{'|---' * len(executors)}|")
-    ratios: dict[tuple[str, str], list[float]] = {}
-    for executor in executors:
-        for turn in range(turns):
-            fastest = {}
-            for tree in (old, new)[:: -1 if turn % 2 else 1]:
-                arrays = run(tree, TIMED_ALGORITHMS, executor, [*TIMED.split(), *extra])
-                fastest[tree] = {name: min(found["rs_seconds"][1:]) for name, found in arrays.items()}
-            for name in TIMED_ALGORITHMS:
-                ratios.setdefault((name, executor), []).append(fastest[new][name] / fastest[old][name])
-    for name in TIMED_ALGORITHMS:
-        cells = [ratios[name, executor] for executor in executors]
-        shown = [f"{statistics.median(cell):.3f} ({min(cell):.3f} - {max(cell):.3f})" for cell in cells]
-        print(f"| {name} | {' | '.join(shown)} |")
+    ratios: dict[str, list[float]] = {name: [] for name in TIMED_ALGORITHMS}
+    for turn in range(turns):
+        median = {}
+        for tree in (old, new)[:: -1 if turn % 2 else 1]:
+            found = run(tree, TIMED_ALGORITHMS, "loop", [*TIMED.split(), *extra], clock="cpu")
+            median[tree] = {name: statistics.median(arrays["rs_seconds"][1:]) for name, arrays in found.items()}
+        for name, known in ratios.items():
+            known.append(median[new][name] / median[old][name])
+    print("| time of a round | NEW / OLD | lowest - highest turn |\n|---|---|---|")
+    for name, known in ratios.items():
+        print(f"| {name} | {statistics.median(known):.3f} | {min(known):.3f} - {max(known):.3f} |")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,11 +234,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             with checkout(commits[0], folder / "OLD") as old, checkout(commits[1], folder / "NEW") as new:
                 equal = compare(old, new, methods(old, new, args.algorithms), args.executors, extra)
                 if args.time > 0:
-                    compare_times(old, new, args.executors, extra, args.time)
+                    compare_times(old, new, extra, args.time)
         return 0 if equal else 1
     except Exception as error:
         return report(error)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no worktree is left behind
     sys.exit(main())
