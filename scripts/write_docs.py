@@ -3,22 +3,26 @@
 from flcore import registry
 from flcore.utils.cli.parser import method_settings
 from flcore.utils.paths import REPO
+from flcore.utils.runs.files import write_text
 
 TEXT = """# Algorithms
 
-Written by `python scripts/write_docs.py` from the registry; `python main.py --list` prints the same table.
+Written by `python scripts/write_docs.py` from the registry; `python main.py --list` prints the same
+table.
 
-Every method is scored at point A (after the download, before training; the headline) and at point B (after local
-training). `-ls` local epochs, `-lbs` batch size, `-lr` learning rate hold for all. What is built where a paper and
-its released code differ stands at the top of `system/flcore/clients/client<x>.py`.
+Every method is scored at point A (after the download, before training; the headline) and at point B
+(after local training). `-ls` (local epochs), `-lbs` (batch size) and `-lr` (learning rate) hold for
+all. Where a paper and its released code differ, the top of `system/flcore/clients/client<x>.py`
+says what is built here.
 
 """
 SETTINGS = """
 ## Settings
 
-Declared beside the rule, in `system/flcore/clients/client<x>.py`; `python main.py -algo NAME --help` shows those of
-one method. Methods that upload class prototypes also heed `--proto_min_count`, `--proto_noise`, `--proto_clip` and
-`--dp_delta` ([privacy](privacy.md)).
+They are declared beside the rule, in `system/flcore/clients/client<x>.py`, and
+`python main.py -algo NAME --help` shows those of one method. Methods that upload class prototypes
+also heed `--proto_min_count`, `--proto_noise`, `--proto_clip` and `--dp_delta`
+([privacy](privacy.md)).
 """
 
 
@@ -39,4 +43,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    (REPO / "docs" / "algorithms.md").write_text(page())
+    write_text(REPO / "docs" / "algorithms.md", page())

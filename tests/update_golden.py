@@ -8,6 +8,7 @@ import sys
 
 from flcore.registry import find
 from flcore.utils.errors import UsageError
+from flcore.utils.runs.files import write_text
 from support import REPO
 from support.golden import curve, golden_file, written
 
@@ -28,12 +29,12 @@ def main() -> int:
     for name in names:
         text, path = written(curve(name)), golden_file(name)
         if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+            write_text(path, text)
             changed.append(name)
     if changed:
         changelog = REPO / "CHANGELOG.md"
         line = f"* Golden curves of {', '.join(changed)}: {args.because}\n"
-        changelog.write_text(changelog.read_text().replace(HEADING, HEADING + line, 1))
+        write_text(changelog, changelog.read_text(encoding="utf-8").replace(HEADING, HEADING + line, 1))
     print(f"changed: {', '.join(changed) or 'none'}")
     return 0
 

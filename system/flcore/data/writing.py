@@ -9,7 +9,7 @@ import numpy as np
 
 from flcore.data.partition import ALPHA, BATCH_SIZE, Images, Statistic
 from flcore.utils.errors import UsageError
-from flcore.utils.runs.files import whole_file
+from flcore.utils.runs.files import whole_file, write_text
 from flcore.utils.safe_load import load_json
 
 Settings = Mapping[str, Any]
@@ -69,6 +69,5 @@ def write_dataset(
                 np.savez_compressed(file, data=np.array(content, dtype=object))
             if len(content["x"]):
                 config.setdefault("shape", list(np.shape(content["x"])[1:]))
-    with whole_file(folder / "config.json") as temporary:
-        temporary.write_text(json.dumps(config))
+    write_text(folder / "config.json", json.dumps(config))
     return config

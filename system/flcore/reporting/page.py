@@ -17,7 +17,7 @@ from flcore.reporting import provenance, tables
 from flcore.reporting.figures import MARKERS, Curve, curve_of, lines_of
 from flcore.reporting.frames import Results
 from flcore.reporting.tables import Cell, Table
-from flcore.utils.runs.files import whole_file
+from flcore.utils.runs.files import write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 METRICS = {"test_acc": 100, "test_acc_after": 100, "forgetting": 100, "train_loss": 1}
@@ -28,8 +28,7 @@ DASHES = ("", "7 3", "2 2", "7 3 2 3", "12 3", "4 4", "12 3 2 3", "1 4")  # of s
 
 def write(results: Results, path: Path) -> None:
     """Writes the page."""
-    with whole_file(path) as temporary:
-        temporary.write_text(page(results), encoding="utf-8")
+    write_text(path, page(results))
 
 
 def page(results: Results) -> str:

@@ -54,6 +54,12 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes `text` whole, in UTF-8."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path | str, content: Any) -> None:
     """Writes `content` whole as indented JSON, and so that it survives a power failure."""
     with whole_file(Path(path)) as temporary:
