@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flcore.convergence.estimates import Observed
+from flcore.convergence.estimates import Watch
 from flcore.convergence.findings import Row, findings, row, table
 from flcore.experiment import Experiment
 from flcore.observers import Terminal
@@ -52,26 +52,19 @@ def run(args: argparse.Namespace, flags: Sequence[str]) -> None:
         raise UsageError("--watch and --points must be at least 1, --power at least 0")
     if args.out and args.out.suffix not in (".csv", ".json"):
         raise UsageError(f"--out {args.out}: the name must end in .csv or .json")
-    experiment = Experiment.from_argv(flags)
+    experiment = Experiment.from_argv(flags, writes=False)
     if experiment.method.name != "FedCPD":
         raise UsageError(f"the statement is FedCPD's: -algo FedCPD, not {experiment.method.name}")
-    server = experiment.server()
-    watched = [client.id for client in server.clients][: args.watch]
-    server.executor = observed = Observed(server.executor, watched, args.points, args.power)
-    server.observers.append(terminal := Terminal())
-    terminal.on_start(server.args)
-    server.train()
-    terminal.bar.close()
-    for client in server.clients:
-        observed.look_again(client)
-    if not observed.estimates:
+    watch = Watch(range(args.watch), args.points, args.power)
+    result = experiment.run([Terminal(), watch])
+    if not watch.estimates:
         raise UsageError("nothing was seen: it takes a second round (-gr 2) and a client that trains in it")
-    rows, words = [row(found) for found in observed.estimates], findings(observed.estimates)
+    rows, words = [row(found) for found in watch.estimates], findings(watch.estimates)
     print(f"\n{as_text(table(rows))}\n")
     for paragraph in words:
         print(textwrap.fill(paragraph, 120, subsequent_indent="  "))
     if args.out:
-        write(args.out, rows, words, server.args.settings)
+        write(args.out, rows, words, result.settings)
         print(f"\nrows: {args.out}")
 
 

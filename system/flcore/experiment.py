@@ -67,10 +67,10 @@ class Experiment:
             raise UsageError(f"{asked[0]}: needs a folder of results, and results_dir is None")
 
     @classmethod
-    def from_argv(cls, argv: Sequence[str]) -> Experiment:
-        """The experiment that a command line means."""
+    def from_argv(cls, argv: Sequence[str], writes: bool = True) -> Experiment:
+        """The experiment that a command line means; without any files unless it ``writes``."""
         self = cls.__new__(cls)
-        self.writes = True
+        self.writes = writes
         hints = {"model": MODELS, "dataset": known_datasets()}
         self._take(cli.read(argv, registry.find(cli.algorithm_in(argv)), registry.METHODS, hints))
         return self

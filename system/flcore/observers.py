@@ -16,10 +16,16 @@ from flcore.utils.runs.read import print_best, read_accuracies
 
 
 class Observer:
-    """Hears of every repeat of an experiment: `Experiment(...).run(observers=[...])`. Override what is of interest."""
+    """Hears of every repeat of an experiment: `Experiment(...).run(observers=[...])`. Override what is of interest.
+
+    A PFLlib-style server with a round loop of its own tells nothing between a repeat's start and its end.
+    """
 
     def on_start(self, context: RunContext) -> None:
         """A repeat begins, or goes on after a checkpoint."""
+
+    def on_training(self, clients: list[Any]) -> None:
+        """These participants have got the round's message and are about to train; in a large round some at a time."""
 
     def on_client(self, number: int, participants: int) -> None:
         """``number`` of the round's participants have trained."""

@@ -12,7 +12,7 @@ from flcore.clients.clientcpd import CPDSettings
 from flcore.clients.localrule import LocalRule, Phase, head_loss
 from flcore.clients.support.batches import Batches
 from flcore.convergence.bounds import largest_rate, lemma1, theorem1
-from flcore.convergence.estimates import Objective, Observed, estimate, walk
+from flcore.convergence.estimates import Objective, Watch, estimate, walk
 from flcore.executors.loop import LoopExecutor
 from flcore.trainmodel.models import BaseHeadSplit
 from support import same_tensors
@@ -112,20 +112,20 @@ def test_a_client_without_a_step_shows_nothing():
     assert estimate(Toy(X.repeat(6, 1), epochs=0)) is None
 
 
-def observed(server, *clients, **settings):
-    server.executor = Observed(LoopExecutor(), clients, **settings)
-    return server.executor
+def watching(server, *clients, **settings):
+    server.observers.append(watch := Watch(clients, **settings))
+    return watch
 
 
 def test_fedcpd_does_not_notice(make_server):
     plain, watched = (make_server("FedCPD", "-gr", "4") for _ in range(2))
-    executor = observed(watched, 0, 3, points=2, iterations=1)
+    watch = watching(watched, 0, 3, points=2, iterations=1)
     plain.train()
     watched.train()
     assert watched.rs_test_acc == plain.rs_test_acc
     assert same_tensors(watched.global_params, plain.global_params)
     # nothing before the first prototypes
-    assert [(found.round, found.client) for found in executor.estimates] == [(r, c) for r in (1, 2, 3) for c in (0, 3)]
+    assert [(found.round, found.client) for found in watch.estimates] == [(r, c) for r in (1, 2, 3) for c in (0, 3)]
 
 
 def test_the_way_is_the_one_that_training_takes(make_server):
@@ -133,12 +133,13 @@ def test_the_way_is_the_one_that_training_takes(make_server):
 
     class Executor(LoopExecutor):
         def train(self, clients, done):
+            before = [client.params for client in clients]
             ways = [walk(client, Objective(client), points=3) for client in clients]
             super().train(clients, done)
-            for client, way in zip(clients, ways, strict=True):
-                compared.append(same_tensors(way.iterates[-1], client.params))
-                assert len(way.iterates) == min(3, way.steps) + 1
-                assert not same_tensors(way.iterates[-1], way.received)
+            for client, received, (iterates, steps) in zip(clients, before, ways, strict=True):
+                compared.append(same_tensors(iterates[-1], client.params))
+                assert len(iterates) == min(3, steps) + 1
+                assert not same_tensors(iterates[-1], received)
 
     server = make_server("FedCPD", "-gr", "2", "-ls", "2", executor=Executor())
     server.train()
@@ -147,11 +148,10 @@ def test_the_way_is_the_one_that_training_takes(make_server):
 
 def test_on_fedcpd(make_server):
     server = make_server("FedCPD", "-gr", "3", "--cpd_tau", "0.5", "--cpd_contrast", "2", "--cpd_align", "3")
-    executor = observed(server, 0, 3, points=3, iterations=2)
+    watch = watching(server, 0, 3, points=3, iterations=2)
     server.train()
-    for client in server.clients:
-        executor.look_again(client)
-    for found in executor.estimates:
+    watch.on_end(None)
+    for found in watch.estimates:
         c = found.constants
         assert (c.alpha, c.beta, c.tau) == (3 / 512, 2, 0.5)
         assert c.S <= c.E * c.G**2
@@ -159,5 +159,5 @@ def test_on_fedcpd(make_server):
         assert largest_rate(c, "derived") is None
         assert found.loss_next - found.loss_received <= theorem1(c, found.rate)
     # what the client is left with at the end is what the next message is added to
-    first, second = (executor.estimates[number] for number in (0, 2))
+    first, second = (watch.estimates[number] for number in (0, 2))
     assert first.loss_next == second.loss_received

@@ -155,14 +155,23 @@ def test_a_wider_fusion_costs_more_operations(setting):
     assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
 
 
-def test_overhead_is_what_lies_outside_the_passes(setting):
+def test_overhead_is_what_lies_outside_the_passes(setting, monkeypatch):
+    """A clock on which a pass of the extractor takes a second, an aggregation a hundred, and all else no time."""
+    now = [0.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def taking(seconds, function):
+        return lambda *args, **kwargs: (now.__setitem__(0, now[0] + seconds), function(*args, **kwargs))[1]
+
     ours = Ours(setting(), "FedRep", "loop")
-    aggregate = ours.server.aggregate_parameters
-    ours.server.aggregate_parameters = lambda: (time.sleep(0.4), aggregate())
-    whole, bare = take_turns([ours, Bare(ours)], 2)
-    assert min(whole.seconds) > 0.4
-    assert ratio(bare.seconds, whole.seconds) < 0.6
-    assert all(0 < timing.training < timing.round for timing in (*whole.timings, *bare.timings))
+    ours.server.aggregate_parameters = taking(100, ours.server.aggregate_parameters)
+    forward = ours.server.clients[0].forward
+    monkeypatch.setattr(forward, "features", taking(1, forward.features))
+    whole, bare = take_turns([ours, Bare(ours)], 1)
+    # 2 + 1 + 1 + 3 mini-batches of the extractor's phase and the features of four clients; then A and B
+    assert bare.timings == [Timing(7 + 4 + 8, 7 + 4)]
+    assert whole.timings == [Timing(7 + 4 + 8 + 100, 7 + 4)]
 
 
 def test_a_product_of_matrices_has_a_rate():

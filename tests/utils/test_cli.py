@@ -141,12 +141,13 @@ def test_flags_without_effect_are_told():
     assert arguments("-algo", "FedRep").notes == ()
 
 
-def test_a_term_that_is_switched_off_is_told():
+def test_a_part_that_is_switched_off_is_told():
     assert arguments("-algo", "FedProx", "-mu", "0", "-lam", "0").notes == (
-        "note: -mu/--mu 0 switches a term of FedProx off",
+        "note: -mu/--mu 0 switches a part of FedProx off",
         "note: -lam/--lamda has no effect on FedProx",
     )
     assert arguments("-algo", "FedProx", "-mu", "0.1").notes == ()
+    assert arguments("-algo", "FedCPD", "--cpd_fd", "0").notes == ("note: --cpd_fd 0 switches a part of FedCPD off",)
 
 
 def test_a_flag_that_needs_another_is_told_and_makes_no_other_settings():

@@ -39,11 +39,8 @@ class Phase(NamedTuple):
 
     def take(self, batches: Any) -> Iterator[Any]:
         """The mini-batches of its steps: ``batches`` again and again, each time anew."""
-        return islice(chain.from_iterable(repeat(batches, self.passes(batches))), self.steps)
-
-    def passes(self, batches: Any) -> int:
-        """How often to go through ``batches``."""
-        return self.epochs if self.steps is None else -(-self.steps // max(len(batches), 1))
+        passes = self.epochs if self.steps is None else -(-self.steps // max(len(batches), 1))
+        return islice(chain.from_iterable(repeat(batches, passes)), self.steps)
 
 
 def build_forward(rule: type[LocalRule], net: nn.Module, x: Tensor, hp: Settings) -> Forward:
@@ -256,7 +253,7 @@ class LocalRule:
         batches, draws = self.load_train_data(), self.draws()
         self.train_loss = (0.0, 0)
         for phase in self.phases(hp):
-            self.train_loss = self._run(phase, params, batches, draws, hp)
+            self.train_loss = self.run_phase(phase, params, batches, draws, hp)
         self.end_training(params, hp)
         self.train_time_cost["total_cost"] += time.time() - started
 
@@ -298,7 +295,7 @@ class LocalRule:
         """The generator of this round's `local_draw`; a host of rules that draw overrides it."""
         return None
 
-    def _run(
+    def run_phase(
         self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: Any
     ) -> tuple[float, int]:
         """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""

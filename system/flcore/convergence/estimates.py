@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flcore.clients.localrule import Phase
 from flcore.convergence.bounds import Constants
+from flcore.observers import Observer
+from flcore.result import Repeat
 from flcore.trainmodel.forward import Tensors
 from flcore.utils.seeds import torch_generator
 
@@ -65,7 +66,8 @@ class Objective:
     def __init__(self, client: Any) -> None:
         self.client, self.hp = client, client.round_hp()
         phases = client.phases(self.hp)
-        self.before, self.phase = split_plan(client, phases)
+        number = next(i for i, phase in enumerate(phases) if any(n.startswith("base.") for n in client.moving(phase)))
+        self.before, self.phase = phases[:number], phases[number]
         self.moves = client.moving(self.phase)
         size = client.load_train_data().batch_size
         draw = torch_generator(client.args.seed, client.args.repeat, client.round, client.id, "convergence")
@@ -133,61 +135,34 @@ class Objective:
         return params | moving, list(moving.values())
 
 
-def split_plan(client: Any, phases: Sequence[Phase]) -> tuple[list[Phase], Phase]:
-    """The phases before the one that moves the extractor, and that one."""
-    for number, phase in enumerate(phases):
-        if any(name.startswith("base.") for name in client.moving(phase)):
-            return list(phases[:number]), phase
-    raise ValueError("no phase of the plan moves the extractor")
-
-
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """One vector in double precision."""
     return torch.cat([value.flatten().double() for value in tensors])
 
 
-class Watched:
-    """Mini-batches that call ``look`` with the number of each step right before it."""
+def walk(client: Any, objective: Objective, points: int) -> tuple[list[Tensors], int]:
+    """Takes the steps of the client's next `train` on copies of its weights.
 
-    def __init__(self, batches: Any, look: Callable[[int], None]) -> None:
-        self.batches, self.look, self.step = batches, look, 0
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.batches:
-            self.look(self.step)
-            self.step += 1
-            yield batch
-
-
-class Path(NamedTuple):
-    """A client's way through one round, on copies of its weights."""
-
-    received: Tensors  # after the download
-    iterates: list[Tensors]  # of the extractor's phase: before some of its steps, from the first one, and at the end
-    steps: int  # of that phase
-
-
-def walk(client: Any, objective: Objective, points: int) -> Path:
-    """Takes the steps of the client's next `train`, and keeps ``points`` iterates of the extractor's phase."""
-    received = client.params
-    params = {name: value.clone() for name, value in received.items()}
+    Returns the weights before ``points`` of the extractor's steps, from the first one, and at the end; and the number
+    of these steps.
+    """
+    params = {name: value.clone() for name, value in client.params.items()}
     batches, draws = client.load_train_data(), client.draws()
-    steps = objective.phase.passes(batches) * len(batches)
-    wanted = {round(float(step)) for step in np.linspace(0, steps - 1, min(points, steps))}
+    for phase in objective.before:
+        client.run_phase(phase, params, batches, draws, objective.hp)
+    steps = list(objective.phase.take(batches))
+    wanted = sorted({round(step) for step in np.linspace(0, len(steps) - 1, min(points, len(steps))).tolist()})
     kept: list[Tensors] = []
 
     def keep() -> None:
-        kept.append(params | {name: params[name].detach().clone() for name in objective.moves})
+        kept.append(params | {name: params[name].clone() for name in objective.moves})
 
-    for phase in objective.before:
-        client._run(phase, params, batches, draws, objective.hp)
-    watched = Watched(batches, lambda step: keep() if step in wanted else None)
-    client._run(objective.phase, params, watched, draws, objective.hp)
+    stretch = objective.phase._replace(epochs=1, steps=None)
+    for start, end in itertools.pairwise([*wanted, len(steps)]):
+        keep()
+        client.run_phase(stretch, params, steps[start:end], draws, objective.hp)
     keep()
-    return Path(received, kept, steps)
+    return kept, len(steps)
 
 
 def estimate(client: Any, points: int = 4, iterations: int = 3) -> Estimate | None:
@@ -200,7 +175,7 @@ def estimate(client: Any, points: int = 4, iterations: int = 3) -> Estimate | No
     """
     objective = Objective(client)
     hp = objective.hp
-    received, kept, steps = walk(client, objective, points)
+    kept, steps = walk(client, objective, points)
     if steps == 0:
         return None
     found = [objective.gradients(point) for point in kept]
@@ -231,7 +206,7 @@ def estimate(client: Any, points: int = 4, iterations: int = 3) -> Estimate | No
         classes=0 if seen is None else int(seen.sum()),
         rate=hp.lr,
         constants=constants,
-        loss_received=objective.loss(received),
+        loss_received=objective.loss(client.params),
         loss_before=found[0].loss,
         loss_after=found[-1].loss,
     )
@@ -241,31 +216,32 @@ def ratio(change: Tensor, way: Tensor) -> float:
     return float(change / way) if way > 0 else 0.0
 
 
-class Observed:
-    """An executor that first estimates for the clients under observation, and then has them trained.
+class Watch(Observer):
+    """Estimates for some clients in every round, before they train.
 
     Nothing is estimated before there are prototypes: the bounds say how the loss changes when these move.
 
     Args:
-        executor: trains.
         clients: ids of those under observation.
         points, iterations: see `estimate`.
     """
 
-    def __init__(self, executor: Any, clients: Collection[int], points: int = 4, iterations: int = 3) -> None:
-        self.executor, self.clients = executor, frozenset(clients)
-        self.points, self.iterations = points, iterations
-        self.name = executor.name
-        self.test = executor.test
+    def __init__(self, clients: Collection[int], points: int = 4, iterations: int = 3) -> None:
+        self.ids, self.points, self.iterations = frozenset(clients), points, iterations
         self.estimates: list[Estimate] = []
+        self.clients: dict[int, Any] = {}  # those that were estimated for
 
-    def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
+    def on_training(self, clients: list[Any]) -> None:
         for client in clients:
-            if client.id in self.clients and ready(client):
+            if client.id in self.ids and ready(client):
                 self.look_again(client)
                 if found := estimate(client, self.points, self.iterations):
+                    self.clients[client.id] = client
                     self.estimates.append(found)
-        self.executor.train(clients, done)
+
+    def on_end(self, repeat: Repeat) -> None:
+        for client in self.clients.values():
+            self.look_again(client)
 
     def look_again(self, client: Any) -> None:
         """Completes the client's estimate of the round before, now that it has got the next message."""

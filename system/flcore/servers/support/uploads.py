@@ -87,6 +87,8 @@ class RoundUploads:
 
         parts = self.parts(selected)
         for number, part in enumerate(parts, 1):
+            for observer in server.observers:
+                observer.on_training(part)
             self.train(part, done)
             if scored:
                 accuracies.extend(server.evaluation.accuracies(part))

@@ -12,8 +12,6 @@ from flcore.utils.cli import ours, pfllib
 from flcore.utils.cli.parser import COMMON, FlagParser, foreign_settings, make_parser, method_settings
 from flcore.utils.errors import UsageError, did_you_mean
 
-WEIGHTS = {"lamda", "mu", "kl_weight"}  # of terms that make a method what it is
-
 
 @dataclass(frozen=True)
 class Arguments:
@@ -24,7 +22,7 @@ class Arguments:
         values: every flag of PFLlib and of ours, and every setting of the method, by its long name.
         given: the names that the user gave.
         used: the names that have an effect on this run.
-        notes: one line for every given name that has none, or that switches a term of the method off.
+        notes: one line for every given name that has none, or that switches a part of the method off.
     """
 
     method: Any
@@ -124,9 +122,9 @@ def _arguments(method: Any, given: Mapping[str, Any], notes: list[str]) -> Argum
         unused |= single - own.keys()
         unused |= set() if method.prototypes else {flag.name for flag in ours.PROTOTYPES}
     notes += [
-        f"note: {known[name].label} 0 switches a term of {method.name} off"
-        for name in sorted(WEIGHTS & given.keys() & own.keys())
-        if values[name] == 0
+        f"note: {one.label} 0 switches a part of {method.name} off"
+        for name, one in sorted(own.items())
+        if one.type is float and one.default and name in given and values[name] == 0
     ]
     for name in sorted(given.keys() & idle - unused):
         notes.append(f"note: {known[name].label} has no effect without --{ours.NEEDS[name][0]}")
