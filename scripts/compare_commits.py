@@ -16,8 +16,6 @@ of the median rounds is taken turn by turn.
 Exit status: 0 all equal, 1 a difference or a failed run, 2 a commit or a name that does not exist.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

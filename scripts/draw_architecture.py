@@ -6,8 +6,6 @@ The steps of the round are the calls in `RoundLoop.each_round`, in their order; 
 its docstring. A test compares the drawings with the code.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs one federated algorithm on one data set:  python main.py -algo FedCPD -data Cifar100 -nc 20"""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """The command line, and the file of results."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

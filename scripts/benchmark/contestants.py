@@ -1,7 +1,5 @@
 """What is measured, a round at a time: our executors, a stand-in for PFLlib's loop, a checkout of PFLlib."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """The parts of the benchmark, each with its table: rounds, overhead, cost of FedCPD, scaling."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Sequence

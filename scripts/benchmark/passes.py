@@ -1,7 +1,5 @@
 """The forward and backward passes of a round by themselves: their time and their floating-point operations."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -7,8 +7,6 @@ further pass over the training set for its loss; weights copied and averaged ten
 evaluate, train, receive, aggregate. The mathematics is that of our own executors: a test feeds both the same batches.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Contestants run in turns, and ratios are taken turn by turn."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The methods: one card each. Adding one = clientX.py, serverX.py and a card here."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import traceback

@@ -16,8 +16,6 @@ adaptation ends after 100 epochs at the latest; the download of round 0, which i
 the round instead of by a sum of differences; W is fitted in evaluation mode, so that BatchNorm stays as received.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import deque
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ sample of such a class adds 0 to L_con. Representations are the class means of a
 ``--crl_mix A`` fixes a, for the ablation that the direction of the weighting needs; ``-lam 0 --crl_mix 1`` is FedAvg.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -16,8 +16,6 @@ cycles through them; pairs are seen in evaluation mode, so that generated images
 a single pair will do. The directions and J's initial weights stem from the common seed, so that nobody sends them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

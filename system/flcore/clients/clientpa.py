@@ -17,8 +17,6 @@ not met is not sent, where the code sends zeros with full weight). The code's le
 ``-ld``. ``--pa_alpha 0 --pa_beta 0 --pa_beta_min 0`` is FedAvg with steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ At the client FedProto (which see: same loss, same pass for the prototypes, same
 the server has trained. lamda is the released code's 10 for a mean squared error; the paper's 0.1 is for a distance.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from flcore.clients.clientproto import ProtoSettings, clientProto

@@ -10,8 +10,6 @@ prototypes. What is assumed:
 Each function returns what the paper's argument gives. Where that argument does not hold, its docstring says so.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -8,8 +8,6 @@ L1, L2, sigma and G are suprema over all weights. What is found here are the lar
 each is at most the true constant, and a bound made of them at most the bound that the theory gives.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator

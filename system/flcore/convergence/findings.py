@@ -1,7 +1,5 @@
 """What the estimates make of the bounds: one row a client and round, a table of the rounds, and sentences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """What an executor is: it runs many clients, and alone decides how many of them at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

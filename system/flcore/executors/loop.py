@@ -1,7 +1,5 @@
 """The reference executor: one client after another. Every other executor is tested against it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Many clients' tensors as one, with the clients as the first axis. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -18,8 +18,6 @@ out.
 What vmap refuses (dropout, branches on values) runs in the loop and says so once.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

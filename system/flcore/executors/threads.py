@@ -1,7 +1,5 @@
 """Several clients at once on a CPU: a pool of workers with one intra-op thread each, bitwise equal to the loop."""
 
-from __future__ import annotations
-
 import copy
 import os
 import threading

@@ -3,8 +3,6 @@
 A method has one colour in every figure. Several settings of it share the colour and have different markers.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

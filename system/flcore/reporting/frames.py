@@ -5,8 +5,6 @@ download, before training), ``test_acc_after`` point B (after training). Accurac
 in bytes of all clients, times are in seconds.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Names of curves at their right ends, which never cover each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

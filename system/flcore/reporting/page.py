@@ -2,8 +2,6 @@
 nothing: it works from a disk, without a network, and its Content-Security-Policy says so.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import string

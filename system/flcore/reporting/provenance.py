@@ -1,7 +1,5 @@
 """How runs came about: the settings in which they differ, and the command that makes one again."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What several seeds say: mean, spread, and the difference of two methods with a bootstrap interval."""
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The table of the methods: a number and its spread over seeds a cell, as text, Markdown, LaTeX or CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -5,8 +5,6 @@ subclass sets ``shares`` and overrides `send_models`, `receive_models` or `aggre
 may as well bring its own `train` (support/pfllib_host.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -118,17 +116,6 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     def active_clients(self) -> list[Any]:
         """Those of them whose upload is not dropped."""
         return self.participation.arriving()
-
-    # ---- what an algorithm overrides ---------------------------------------------------------------------------------
-
-    def send_models(self) -> None:
-        self.broadcast(self.shared_weights())
-
-    def receive_models(self) -> None:
-        self.collect()
-
-    def aggregate_parameters(self) -> None:
-        self.average_shared()
 
     # ---- uploads -----------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,6 @@ representations are averaged, the latter by the samples behind them; a class tha
 v1 of the paper, of 2024, shares the whole model; ``--crl_share base`` shares the extractor only, as v2 and v3 do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedDBE, server half: as FedAvg, with a consensus on the mean of the features before the first round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

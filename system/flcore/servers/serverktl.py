@@ -15,8 +15,6 @@ and a round with one upload in all trains nothing; a class that nobody ever uplo
 the image of a random vector.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -11,8 +11,6 @@ the prototypes' mean square: the code's has no bound, so that G runs away once a
 keeps its prototype; the code sets it to 0 and pulls features there.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

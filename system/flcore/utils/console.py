@@ -1,7 +1,5 @@
 """What a command writes on the terminal: messages of the `logging` module beside its output, in signs that it has."""
 
-from __future__ import annotations
-
 import codecs
 import logging
 import sys

@@ -1,7 +1,5 @@
 """The numbers of one round, from the arrays that a run records; `flcore.reporting.frames` has a table of all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

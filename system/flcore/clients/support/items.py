@@ -1,7 +1,5 @@
 """Files of tensors that PFLlib's `save_item` and `load_item` write and read."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

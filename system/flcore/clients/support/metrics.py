@@ -1,7 +1,5 @@
 """How good scores are."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

@@ -7,8 +7,6 @@ of its class by 2C / n_c at most and no other mean: all prototypes of one upload
 with standard deviation SIGMA * 2C / n_c, and a client's uploads add up over the rounds.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -11,8 +11,6 @@ The loss it assumes is the cross-entropy of head(extractor(x)), for every method
 other losses and modules will see more.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from itertools import islice

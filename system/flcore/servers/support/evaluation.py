@@ -1,7 +1,5 @@
 """How good the clients' models are: point A after the download, point B after local training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients that join after training (``-nnc``)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flcore.servers.support.evaluation import per_client, ratio

@@ -1,7 +1,5 @@
 """Who takes part in a run and in each of its rounds: clients, slow ones, attackers, draws, dropped uploads."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run leaves: records, the result file, the model file."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

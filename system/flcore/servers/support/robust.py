@@ -11,8 +11,6 @@
 None of them weighs by samples: a number that a client states of itself would be one more way in.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

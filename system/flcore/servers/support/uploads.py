@@ -1,7 +1,5 @@
 """A round's participants on their way from training to the aggregation: who is left out, who is late, what arrives."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import cached_property

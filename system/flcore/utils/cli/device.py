@@ -1,7 +1,5 @@
 """The device that a run computes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

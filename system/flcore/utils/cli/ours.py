@@ -1,7 +1,5 @@
 """The flags that this framework adds, for all methods. What a single method adds stands beside its rule."""
 
-from __future__ import annotations
-
 from flcore.utils.cli.pfllib import flag
 from flcore.utils.paths import REPO
 

@@ -1,7 +1,5 @@
 """The parser of a method's command line, and its --help: what the method uses first, PFLlib's other flags last."""
 
-from __future__ import annotations
-
 import argparse
 from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping, Sequence

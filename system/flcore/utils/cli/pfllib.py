@@ -5,8 +5,6 @@ protocol, and what the data set's config.json says); booleans parse, so that `-l
 cuda:N and mps; values out of range are refused before anything is read.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from flcore.hyperparams import Setting

@@ -1,7 +1,5 @@
 """From what a user gave, as words or as keywords, to checked values and to what they mean for the chosen method."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
