@@ -17,6 +17,7 @@ from typing import Any
 from flcore.convergence.estimates import Watch
 from flcore.convergence.findings import Row, findings, row, table
 from flcore.experiment import Experiment
+from flcore.hyperparams import user_path
 from flcore.observers import Terminal
 from flcore.reporting.tables import as_text
 from flcore.utils import console, interrupt
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--power", type=int, default=3, metavar="N", help="steps of the power method for L1; 0: only secants (3)"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write one row a client and round: .csv, or .json")
+    parser.add_argument("--out", type=user_path, metavar="FILE", help="one row a client and round: .csv, or .json")
     args, flags = parser.parse_known_args(argv)
     with console.messages(), interrupt.handled():
         try:

@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from flcore.hyperparams import user_path
 from flcore.reporting import provenance, read_results, tables
 from flcore.utils import console
 from flcore.utils.errors import RunError, UsageError
@@ -77,7 +78,7 @@ def _report(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=_path, metavar="FILE.h5", help="result files, or folders of them")
+    parser.add_argument("files", nargs="+", type=user_path, metavar="FILE.h5", help="result files, or folders of them")
     parser.add_argument("--format", choices=tables.FORMATS, default="text", help="of the table (default: text)")
     parser.add_argument(
         "--columns", metavar="NAMES", help=f"which numbers, of: {', '.join(tables.NAMES)}".replace("%", "%%")
@@ -85,20 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--by_data_set", action="store_true", help="one row a method, the numbers once for each data set"
     )
-    parser.add_argument("--out", type=_path, metavar="FILE", help="write a figure here: .png, .pdf or .svg")
+    parser.add_argument("--out", type=user_path, metavar="FILE", help="write a figure here: .png, .pdf or .svg")
     parser.add_argument(
         "--figure",
         default="curves",
         metavar="NAMES",
         help=f"what to draw, of: {', '.join(FIGURES)}; or all. Of several, each file has the figure's name added",
     )
-    parser.add_argument("--html", type=_path, metavar="FILE.html", help="write one page with everything, for a browser")
+    parser.add_argument("--html", type=user_path, metavar="FILE.html", help="a page with everything, for a browser")
     parser.add_argument("--differences", action="store_true", help="name the settings in which the runs differ")
     return parser
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser()
 
 
 def _pictures(out: Path | None, figure: str) -> dict[str, Path]:
@@ -137,5 +134,5 @@ def _say(paragraphs: Sequence[str], kind: str) -> None:
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `report.py ... | head` ends without a word
-    console.replace_missing_signs()
+    console.prepare()
     sys.exit(main())

@@ -10,10 +10,10 @@ run that ended because its numbers went wrong is "diverged".
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from flcore.data.generate import generate
 from flcore.experiment import Experiment
+from flcore.hyperparams import user_path
 from flcore.utils.errors import DivergedError, report
 from flcore.utils.paths import RESULTS
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="DNN", help="network (default: DNN, which takes minutes in all; CNN: hours)")
-    parser.add_argument("--folder", type=Path, default=RESULTS / "robustness", help="data set and results")
+    parser.add_argument("--folder", type=user_path, default=RESULTS / "robustness", help="data set and results")
     args = parser.parse_args(argv)
     try:
         generate("Digits", args.folder / "data" / "Digits", alpha=0.5, num_clients=20)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.data.sources import load
+from flcore.hyperparams import user_path
 from flcore.utils.errors import report
 from flcore.utils.paths import REPO
 from flcore.utils.runs.files import whole_file
@@ -82,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__.splitlines()[0] if __doc__ else "",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, default=REPO / "system" / "items" / "digits_generator.pt", help="the file")
+    parser.add_argument(
+        "--out", type=user_path, default=REPO / "system" / "items" / "digits_generator.pt", help="the file"
+    )
     parser.add_argument("--latent_dim", type=int, default=16, help="size of a latent vector, -nd of main.py")
     parser.add_argument("--epochs", type=int, default=30, help="passes over the 1,797 digits")
     parser.add_argument("--seed", type=int, default=0, help="seed of all randomness")

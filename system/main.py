@@ -4,10 +4,20 @@ import logging
 import sys
 
 from flcore import registry
+from flcore.data.ensure import known_datasets
 from flcore.experiment import Experiment
 from flcore.observers import Terminal
 from flcore.utils import console, interrupt
-from flcore.utils.errors import report
+from flcore.utils.errors import UsageError, report
+
+# what a bare `python main.py` says
+FIRST_STEPS = """What to type:
+  python main.py -algo FedCPD -data Digits -gr 20     FedCPD on the embedded digits, in about a minute
+  python main.py -algo FedAvg -data Digits -gr 20     a baseline; python ../scripts/report.py ../results compares
+  python main.py -algo FedCPD --help                  FedCPD's settings, then all other flags
+  python main.py --list                               all methods
+Methods: {methods}
+Data sets: {datasets}"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -16,13 +26,19 @@ def main(argv: list[str] | None = None) -> int:
     if "--list" in argv or argv[:2] == ["-algo", "help"]:
         print(registry.table())
         return 0
-    with console.messages() as logger, interrupt.handled():
+    if not argv:
+        methods = ", ".join(method.name for method in registry.METHODS)
+        print(FIRST_STEPS.format(methods=methods, datasets=", ".join(known_datasets())))
+        return UsageError.exit_code
+    with console.messages() as shown, interrupt.handled():
         try:
             experiment = Experiment.from_argv(argv)
-            quiet, verbose = (experiment.values[name] for name in ("quiet", "verbose"))
-            logger.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+            quiet, verbose, log = (experiment.values[name] for name in ("quiet", "verbose", "log"))
+            shown.choose(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO, log)
             experiment.run([Terminal(quiet)])
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as end:
+            if str(end):
+                print(end, file=sys.stderr)
             return 130
         except Exception as error:
             return report(error)
@@ -30,5 +46,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    console.replace_missing_signs()
+    console.prepare()
     sys.exit(main())

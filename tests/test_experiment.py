@@ -107,7 +107,18 @@ def test_keywords_and_flags_mean_the_same(small, data_root):
 def test_numbers_of_numpy_and_paths_are_taken(small):
     experiment = small(global_rounds=np.int64(1), local_learning_rate=np.float64(0.1), state_dir=small.folder)
     assert experiment.values["global_rounds"] == 1 and type(experiment.values["local_learning_rate"]) is float
-    assert experiment.values["state_dir"] == str(small.folder)
+    assert experiment.values["state_dir"] == small.folder
+
+
+def test_a_file_of_settings_means_the_same_as_keywords(small, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('algorithm = "FedProx"\nmu = 0.5\nglobal_rounds = 9\nquiet = true\n')
+    kept = dict(small().values)
+    fixed = {name: kept[name] for name in ("dataset", "data_dir", "model", "device")} | {"global_rounds": 1}
+    read = Experiment.from_config(path, results_dir=small.folder, **fixed)
+    assert read.context().settings == small(algorithm="FedProx", mu=0.5, global_rounds=1).context().settings
+    result = read.run()
+    assert json.loads(result.paths[0]["run"].read_text())["settings"]["mu"] == 0.5
 
 
 # ---- context ---------------------------------------------------------------------------------------------------------

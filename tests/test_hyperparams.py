@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import types
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,8 +109,8 @@ def test_flags_are_added_beside_those_that_a_parser_has():
     assert "a share (default: auto)" in parser.format_help()
 
 
-def test_a_setting_is_of_one_of_four_types():
-    with pytest.raises(TypeError, match="a setting is bool, int, float, str, not tuple"):
+def test_a_setting_is_of_one_of_five_types():
+    with pytest.raises(TypeError, match="a setting is bool, int, float, str, Path, not tuple"):
         setting((1, 2), "a pair")
 
 
@@ -124,8 +125,8 @@ def test_every_setting_is_explained_and_has_a_range_and_a_sound_default(method):
     for name, one in method.settings().items():
         kinds = typing.get_args(annotations[name]) or (annotations[name],)
         assert one.help and "\n" not in one.help and not one.help.endswith("."), name
-        assert one.source or one.type in (bool, str), name
-        assert one.allowed() or one.type in (bool, str), name
+        assert one.source or one.type in (bool, str, Path), name
+        assert one.allowed() or one.type in (bool, str, Path), name
         assert one.type in kinds and (one.default is None) == (type(None) in kinds), name
         assert one.check(one.default) == one.default == getattr(settings(), name), name
         assert theirs.get(name, one.type) is one.type, name

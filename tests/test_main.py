@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +12,7 @@ import sys
 import h5py
 import pytest
 
+from flcore.experiment import Experiment
 from support import REPO, write_dataset
 
 
@@ -166,10 +170,68 @@ def test_fedcpd_on_digits_gives_the_same_curve_again(run, tmp_path):
     assert curves["first"]["rs_train_loss"][-1] < 4 and curves["first"]["rs_test_acc"][-1] > 0.2
 
 
-def test_signs_that_the_terminal_lacks_are_replaced(data_root, tmp_path):
-    command = [sys.executable, "main.py", "-data", "Tiny", "-m", "MLR", "-gr", "1", "--data_dir", str(data_root)]
-    command += ["--results_dir", str(tmp_path)]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, cwd=REPO / "system", env=environment, capture_output=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert b" +- " in done.stdout and b"?" not in done.stdout
+def test_a_bare_command_says_what_to_type(capsys):
+    import main
+
+    assert main.main([]) == 2
+    printed = capsys.readouterr().out
+    commands = re.findall(r"^  (python .*?)(?:   |$)", printed, re.MULTILINE)
+    assert len(commands) == 4 and "Methods: Local, FedAvg" in printed and "Digits" in printed
+    for command in commands[:2]:
+        Experiment.from_argv(command.split()[2:])
+
+
+def test_names_and_folders_of_every_kind(data_root, tmp_path, monkeypatch, capsys):
+    import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    data = "Meine Daten [v2] größe"
+    shutil.copytree(data_root / "Tiny", tmp_path / "home" / "in [x]" / data)
+    words = ["-data", data, "-go", "Ziel 1/2 [ü]", "-m", "MLR", "-gr", "1", "-dev", "cpu", "-t", "2"]
+    assert main.main([*words, "--data_dir=~/in [x]", "--results_dir", "out (1) é", "--log=~/l o g/a.log"]) == 0
+    printed, names = capsys.readouterr().out, {path.name for path in (tmp_path / "out (1) é").iterdir()}
+    assert "mean for best accuracy: " in printed and (tmp_path / "home" / "l o g" / "a.log").exists()
+    for ending in (".h5", ".pt", ".run.json"):
+        assert {f"Meine-Daten-v2-größe_FedAvg_Ziel-1-2-ü_{repeat}{ending}" for repeat in range(2)} < names
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_lost_terminal_does_not_end_the_training(data_root, tmp_path):
+    """As in `main.py ... | head -1`, with a character set that lacks a sign."""
+    words = ["main.py", "-data", "Tiny", "-m", "MLR", "-gr", "40", "--data_dir", data_root, "--results_dir", tmp_path]
+    done = subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=REPO / "system",
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "nonsense", "MPLBACKEND": "module://nowhere"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    lines = []
+    while not lines or not lines[-1].startswith(b"round"):
+        lines.append(done.stdout.readline())
+    done.stdout.close()
+    errors = done.stderr.read()
+    assert done.wait(timeout=100) == 0 and b"Traceback" not in errors and b"(Broken pipe)" in errors
+    assert b" +- " in lines[-1] and b"?" not in lines[-1]
+    with h5py.File(tmp_path / "Tiny_FedAvg_test_0.h5") as file:
+        assert len(file["rs_test_acc"]) == 41
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="needs a limit of the files' size")
+def test_a_full_disk_is_one_line_and_what_was_written_stays_whole(data_root, tmp_path):
+    """The limit lets the results through, and not the model: 144 kB."""
+    words = ["main.py", "-data", "Tiny", "-m", "DNN", "-gr", "1", "--data_dir", data_root, "--results_dir", tmp_path]
+    limit = resource.RLIMIT_FSIZE
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=REPO / "system",
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(limit, (50_000, resource.getrlimit(limit)[1])),
+    )
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: ")
+    assert "Tiny_FedAvg_test_0.pt cannot be written (File too large)" in done.stderr and "Traceback" not in done.stderr
+    with h5py.File(tmp_path / "Tiny_FedAvg_test_0.h5") as file:
+        assert len(file["rs_test_acc"]) == 2
+    assert not [path.name for path in tmp_path.iterdir() if "Tiny_FedAvg_test_0.pt" in path.name]

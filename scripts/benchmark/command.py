@@ -17,6 +17,7 @@ from benchmark.contestants import STAND_IN, Setting
 from benchmark.data import make_data
 from benchmark.turns import Json
 from flcore.experiment import EXECUTORS
+from flcore.hyperparams import user_path
 from flcore.utils.errors import report
 from flcore.utils.mem_utils import peak_memory
 from flcore.utils.paths import REPO
@@ -60,9 +61,9 @@ def read_arguments(argv: Sequence[str] | None, description: str | None = None) -
     )
     add("--executors", nargs="+", choices=executors, default=executors, help="what runs them (all)")
     add("--repetitions", type=at_least_1, default=5, help="turns that count (5)")
-    add("--pfllib", type=Path, metavar="DIR", help="a checkout of PFLlib to compare with")
+    add("--pfllib", type=user_path, metavar="DIR", help="a checkout of PFLlib to compare with")
     add("-data", "--dataset", help="a data set; without it, images are made up")
-    add("--data_dir", type=Path, default=REPO / "dataset", help="folder of the data sets")
+    add("--data_dir", type=user_path, default=REPO / "dataset", help="folder of the data sets")
     add("--clients", type=at_least_1, default=20, help="clients of the made-up data (20)")
     add("--samples", type=at_least_1, default=12_000, help="images of the made-up data (12000)")
     add("--classes", type=at_least_1, default=100, help="classes of the made-up data (100)")
@@ -73,7 +74,7 @@ def read_arguments(argv: Sequence[str] | None, description: str | None = None) -
     add("-sd", "--seed", type=int, default=0, help="seed of data, weights and batches (0)")
     add("-dev", "--device", default="auto", help="auto, cpu, cuda, cuda:N (auto)")
     add("--num_threads", type=at_least_1, default=1, help="threads inside one operation of ours (1)")
-    add("--out", type=Path, default=REPO / "results" / "bench.json", metavar="FILE.json", help="the results")
+    add("--out", type=user_path, default=REPO / "results" / "bench.json", metavar="FILE.json", help="the results")
     args = parser.parse_args(argv)
     args.torch_threads = torch.get_num_threads()  # of PFLlib, which leaves torch's choice
     args.rounds = args.rounds or not (args.overhead or args.flops or args.scaling)

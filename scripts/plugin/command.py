@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from plugin.changes import Change, apply, plan_install, plan_uninstall
 from plugin.checkout import NotACheckoutError, RefusedError, find_system
+
+
+def user_path(text: str) -> Path:
+    return Path(os.path.expanduser(text))
 
 
 def describe(change: Change, dry_run: bool) -> str:
@@ -25,7 +30,7 @@ def describe(change: Change, dry_run: bool) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(description="Install FedCPD into a PFLlib checkout (docs/plugin.md).")
-    parser.add_argument("path", type=Path, metavar="PATH_TO_PFLLIB", help="folder of the checkout, or its system/")
+    parser.add_argument("path", type=user_path, metavar="PATH_TO_PFLLIB", help="folder of the checkout, or its system/")
     parser.add_argument("--dry-run", action="store_true", help="print what would change; write nothing")
     parser.add_argument("--uninstall", action="store_true", help="take FedCPD out again; the tree is as it was before")
     options = parser.parse_args(argv)

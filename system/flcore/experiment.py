@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +22,7 @@ from flcore.executors.base import Executor
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
+from flcore.hyperparams import user_path
 from flcore.observers import Observer
 from flcore.result import Repeat, Result
 from flcore.trainmodel.build import MODELS, build_model, known_model, split_head
@@ -39,7 +41,7 @@ EXECUTORS: dict[str, Callable[..., Executor]] = {
     "threads": ThreadsExecutor,
     "stacked": StackedExecutor,
 }
-COMMAND_LINE = {"quiet", "verbose"}
+COMMAND_LINE = {"quiet", "verbose", "log", "config"}
 FILES = ("checkpoint_every", "resume", "reuse", "overwrite")  # flags that need a folder of results
 
 log = logging.getLogger(__name__)
@@ -72,8 +74,15 @@ class Experiment:
         self = cls.__new__(cls)
         self.writes = writes
         hints = {"model": MODELS, "dataset": known_datasets()}
-        self._take(cli.read(argv, registry.find(cli.algorithm_in(argv)), registry.METHODS, hints))
+        algorithm, config = cli.chosen_in(argv)
+        self._take(cli.read(argv, registry.find(algorithm), registry.METHODS, hints, config))
         return self
+
+    @classmethod
+    def from_config(cls, path: Path | str, **settings: Any) -> Experiment:
+        """The experiment that a TOML file of settings describes; ``settings`` win over what it says."""
+        config = cli.read_config(user_path(path))
+        return cls(**{name: value for name, value in config.items() if name not in COMMAND_LINE} | settings)
 
     def _take(self, arguments: cli.Arguments) -> None:
         self.method: registry.Method = arguments.method

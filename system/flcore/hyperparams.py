@@ -20,12 +20,33 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 BOOLEANS = dict.fromkeys(("true", "1", "yes", "y", "on"), True) | dict.fromkeys(("false", "0", "no", "n", "off"), False)
-KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
-ACCEPTED: dict[type, Any] = {bool: bool, int: numbers.Integral, float: numbers.Real, str: (str, os.PathLike)}
-METAVARS = {bool: "BOOL", int: "N", float: "X", str: "NAME"}
+KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+PATH = (str, os.PathLike)
+ACCEPTED: dict[type, Any] = {bool: bool, int: numbers.Integral, float: numbers.Real, str: PATH, Path: PATH}
+METAVARS = {bool: "BOOL", int: "N", float: "X", str: "NAME", Path: "PATH"}
+
+
+class NoPathError(argparse.ArgumentTypeError, ValueError):
+    """So that argparse shows the message."""
+
+
+def user_path(text: str | os.PathLike[str]) -> Path:
+    """A path as a user writes it, with ``~`` for a home: the argparse type of every path.
+
+    Raises:
+        NoPathError: it is empty, or ``~name`` names nobody.
+    """
+    path = os.path.expanduser(text)
+    if not path or path.startswith("~") and not os.path.lexists(path):
+        raise NoPathError(f"must be a path, not {os.fspath(text)!r}")
+    return Path(path)
+
+
+MAKERS: dict[type, Callable[[Any], Any]] = {bool: bool, int: int, float: float, str: str, Path: user_path}
 
 
 @dataclass(frozen=True)
@@ -33,7 +54,7 @@ class Setting:
     """One value that a user can set: its name, which is the long flag and the keyword, and what values it takes.
 
     Args:
-        type: bool, int, float or str.
+        type: bool, int, float, str or Path.
         default: of that type, or None for what is not set.
         help: one line, without the default.
         above, least, below, most: the range of a number, without (above, below) or with its end.
@@ -111,7 +132,7 @@ class Setting:
             return value
         if flag is not (self.type is bool) or not isinstance(value, ACCEPTED[self.type]):
             raise ValueError(f"must be {self.allowed() if self.also else KINDS[self.type]}, not {value!r}")
-        value = self.type(value)
+        value = MAKERS[self.type](value)
         if problem := self.problem(value):
             raise ValueError(f"{problem}, not {value!r}")
         return value
@@ -127,7 +148,7 @@ class Setting:
             return value
         problem = f"must be {self.allowed() if self.also else KINDS[self.type]}"
         try:
-            value = BOOLEANS[text.lower()] if self.type is bool else self.type(text)
+            value = BOOLEANS[text.lower()] if self.type is bool else MAKERS[self.type](text)
             problem = self.problem(value)
         except (KeyError, ValueError):
             pass

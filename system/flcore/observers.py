@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import Any
@@ -11,8 +12,11 @@ from tqdm import tqdm
 
 from flcore.context import RunContext
 from flcore.result import Repeat, Result
-from flcore.utils.records import shown
-from flcore.utils.runs.read import print_best, read_accuracies
+from flcore.utils.console import SHOWN
+from flcore.utils.records import row, shown
+from flcore.utils.runs.read import best_lines, read_accuracies
+
+log = logging.getLogger(SHOWN)
 
 
 class Observer:
@@ -46,35 +50,45 @@ class Observer:
 
 
 class Terminal(Observer):
-    """What `main.py` prints: a bar on a terminal, a line for every evaluated round, PFLlib's summary.
+    """What `main.py` prints: on a terminal one live line, elsewhere a line for every evaluated round; at the end a
+    table and PFLlib's summary. A --log file gets all of it.
 
     Args:
-        quiet: the summary alone.
+        quiet: what comes at the end alone.
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet, self.started = quiet, time.time()
+        self.quiet, self.started, self.score = quiet, time.time(), ""
         self.bar = tqdm(disable=True)
 
+    def say(self, text: str, shown: bool = True) -> None:
+        """Prints lines above the bar, and notes them for --log."""
+        if shown:
+            tqdm.write(text, file=sys.stdout)
+        log.info(text)
+
     def on_start(self, context: RunContext) -> None:
-        self.context, self.first = context, True
+        self.context, self.first, self.score = context, True, ""
         self.bar = tqdm(
             total=context.global_rounds,
             desc=context.algorithm,
             unit="round",
             disable=self.quiet or None,  # None: unless it is a terminal
             leave=False,
+            dynamic_ncols=True,
         )
+        self.lines = not self.quiet and not (sys.stdout.isatty() and sys.stderr.isatty())
 
     def on_client(self, number: int, participants: int) -> None:
-        self.bar.set_postfix_str(f"client {number}/{participants}")
+        self.bar.set_postfix_str(f"{self.score}client {number}/{participants}")
 
     def on_round(self, record: dict[str, Any]) -> None:
         if self.first:  # of a run that goes on, it is not round 0
             self.first, self.bar.initial, self.bar.n = False, record["round"], record["round"]
+        if "test_acc" in record:
+            self.say(self.line(record), self.lines)
+            self.score = f"A {record['test_acc']:.4f}, B {record['test_acc_after']:.4f}, "
         self.bar.update()
-        if "test_acc" in record and not self.quiet:
-            tqdm.write(self.line(record), file=sys.stdout)
 
     def line(self, record: dict[str, Any]) -> str:
         """An evaluated round in words."""
@@ -107,22 +121,35 @@ class Terminal(Observer):
             info = last.info
             name = info["dataset"], info["algorithm"], info["goal"]
             curves = read_accuracies(last.path.parent, *name, last.repeat + 1)
-        print_best(curves)
-        print(f"total time {time.time() - self.started:.1f} s")
+        for line in best_lines(curves):
+            self.say(line)
+        self.say(f"total time {time.time() - self.started:.1f} s")
 
     def summary(self, repeat: Repeat) -> None:
-        """The run's numbers, in PFLlib's words where it has some."""
-        rounds = repeat.rounds
-        best = int(np.nanargmax(repeat.test_acc))
-        print(f"\nAfter round {rounds[-1]:.0f}: A {repeat.accuracy:.4f}")
-        print(f"\nBest accuracy.\n{repeat.test_acc[best]}")
-        print(f"(at round {rounds[best]:.0f}; selected on the test set)")
-        if len(seconds := repeat.curve("rs_seconds")):
-            print(f"\nAverage time cost per round.\n{seconds.mean()}")
+        """The run's numbers as a table, and those that PFLlib prints in its words."""
+        context, arrays, rounds = self.context, repeat.arrays, repeat.rounds
+        last, best = int(rounds[-1]), int(np.nanargmax(repeat.test_acc))
+        scores = row(arrays, last)
+        rows = [
+            (f"A: after the download, round {last}", shown(scores["test_acc"])),
+            ("   std over the clients", shown(scores["test_std"])),
+            ("   worst tenth of the clients", shown(scores["worst_decile"])),
+            (f"   best, round {rounds[best]:.0f} (selected on the test set)", shown(repeat.test_acc[best])),
+        ]
+        if len(after := repeat.test_acc_after):
+            rows.append((f"B: after training, round {rounds[len(after) - 1]:.0f}", shown(after[-1])))
+        traffic = repeat.curve("rs_bytes_down").sum() + repeat.curve("rs_bytes_up").sum()
+        rows.append(("MB down and up, all rounds", f"{traffic / 1e6:.2f}"))
         if self.shows_time():
-            print(f"\nSimulated time of all rounds: {repeat.curve('rs_simulated_seconds').sum():.1f} s")
-        if number := int(repeat.curve("rs_left_out").sum()):
-            print(f"\n{number} uploads were left out: not finite, or not as they must be")
-        moments = "after the download", f"after {self.context.fine_tuning_epoch_new} rounds of fine-tuning"
+            rows.append(("simulated seconds, all rounds", f"{repeat.curve('rs_simulated_seconds').sum():.1f}"))
+        for name, words in (("rs_left_out", "left out: not finite, or not as they must be"), ("rs_lost", "lost: -cdr")):
+            if number := int(repeat.curve(name).sum()):
+                rows.append((f"uploads {words}", f"{number}"))
+        moments = "after the download", f"after {context.fine_tuning_epoch_new} rounds of fine-tuning"
         for moment, accuracy in zip(moments, repeat.curve("rs_new_acc"), strict=False):
-            print(f"\n{self.context.num_new_clients} new clients {moment}: {shown(accuracy)}")
+            rows.append((f"{context.num_new_clients} new clients {moment}", shown(accuracy)))
+        width = max(len(words) for words, _ in rows)
+        self.say("\n" + "\n".join(f"{words:<{width}}  {value:>10}" for words, value in rows))
+        self.say(f"\nBest accuracy.\n{repeat.test_acc[best]}")
+        if len(seconds := repeat.curve("rs_seconds")):
+            self.say(f"\nAverage time cost per round.\n{seconds.mean()}\n")

@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flcore.utils.paths import RESULTS
-from flcore.utils.runs.read import print_best, read_accuracies, read_run
+from flcore.utils.runs.read import best_lines, read_accuracies, read_run
 
 
 def average_data(algorithm: str = "", dataset: str = "", goal: str = "", times: int = 10) -> None:
     """Prints the standard deviation and the mean over repeats 0 to times-1 of each one's best test accuracy."""
-    print_best(get_all_results_for_one_algo(algorithm, dataset, goal, times))
+    print(*best_lines(get_all_results_for_one_algo(algorithm, dataset, goal, times)), sep="\n")
 
 
 def get_all_results_for_one_algo(

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ FLAGS = [*(flag for _, flags in COMMON for flag in flags), *ours.PROTOTYPES, *pf
 
 
 def arguments(*words):
-    return cli.read(words, registry.find(cli.algorithm_in(words)), registry.METHODS)
+    return cli.read(words, registry.find(cli.chosen_in(words)[0]), registry.METHODS)
 
 
 def read(*words):
@@ -202,7 +203,7 @@ def test_names_are_unique_and_no_default_breaks_its_own_limit():
 
 def help_of(*words):
     """The titles of --help's groups in their order, and the lines under each."""
-    method = registry.find(cli.algorithm_in(words))
+    method = registry.find(cli.chosen_in(words)[0])
     text = make_parser(method, registry.METHODS, {"model": ["CNN", "DNN"]}, all=not words).format_help()
     groups = {}
     for block in text.split("\n\n"):
@@ -297,10 +298,11 @@ def test_device(cards, number, words, device):
     [
         (0, "-dev cuda", "-dev cuda: torch sees no CUDA device; use -dev cpu or -dev auto"),
         (0, "-dev cuda -did 7", "torch sees no CUDA device"),
+        (0, "-did 0,1,2,3", "-did/--device_id: must be the number of one card, such as 0, not '0,1,2,3'"),
         (2, "-dev cuda -did 7", "there is no card 7, torch sees 2"),
         (2, "-did 2", "there is no card 2"),
         (2, "-dev cuda:1 -did 0", "name different cards"),
-        (2, "-did 0,1", "the number of one card"),
+        (2, "-did 0,1,2,3", "must be the number of one card, such as 0, not"),
         (2, "-dev mps", "no MPS device"),
     ],
 )
@@ -316,3 +318,64 @@ def test_the_callers_visible_devices_are_left_alone(cards, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
     device_of("-did 1")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,6"
+
+
+# ---- files of settings
+
+
+@pytest.fixture
+def config(tmp_path):
+    """``config("seed = 3", "-sd", "4")`` -> what a command line with this file means."""
+
+    def make(text, *words):
+        (tmp_path / "a b.toml").write_text(text, encoding="utf-8")
+        argv = ["--config", str(tmp_path / "a b.toml"), *words]
+        algorithm, found = cli.chosen_in(argv)
+        return cli.read(argv, registry.find(algorithm), registry.METHODS, config=found)
+
+    return make
+
+
+def test_a_file_of_settings_holds_where_the_command_line_says_nothing(config):
+    found = config('algorithm = "FedProx"\nmu = 1\nseed = 3\nlearning_rate_decay = true\ngoal = "größe"', "-sd", "4")
+    assert (found.method.name, found.values["mu"], found.values["seed"]) == ("FedProx", 1.0, 4)
+    assert found.values["learning_rate_decay"] is True and found.values["goal"] == "größe"
+    assert found.given == {"algorithm", "mu", "seed", "learning_rate_decay", "goal", "config"}
+    assert config('algorithm = "FedProx"', "-algo", "FedCPD").method.name == "FedCPD"
+    assert config("mu = 2.0").notes == ("note: -mu/--mu has no effect on FedAvg",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num_client = 3", "num_client: no such setting. Did you mean num_clients?"),
+        ("join_ratio = 5", "join_ratio: must be above 0 and at most 1, not 5.0"),
+        ("num_clients = 2.5", "num_clients: must be a whole number, not 2.5"),
+        ("seed = [0, 1]", "seed has several values, and a run takes one"),
+        ("[grid]\nseed = 1", "grid has several values, and a run takes one"),
+        ('config = "other.toml"', "it cannot name another file"),
+        ("seed = ", "Invalid value (at end of document)"),
+    ],
+)
+def test_a_wrong_file_of_settings_is_refused_by_name(config, text, message):
+    with pytest.raises(UsageError) as error:
+        config(text)
+    assert str(error.value).startswith("--config ") and str(error.value).endswith(f"a b.toml: {message}")
+
+
+def test_a_file_of_settings_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match=r"--config nowhere\.toml: No such file"):
+        cli.chosen_in(["--config", "nowhere.toml"])
+
+
+# ---- paths
+
+
+@pytest.mark.parametrize("name", [flag.name for flag in FLAGS if flag.type is Path])
+def test_every_path_knows_the_home(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if name != "config":
+        assert getattr(read(f"--{name}=~/a [b] ü"), name) == tmp_path / "a [b] ü"
+        assert cli.settle(registry.find("FedAvg"), {name: "~/x"}, registry.METHODS).values[name] == tmp_path / "x"
+    assert "must be a path, not ''" in refused(f"--{name}=")
+    assert "must be a path, not '~nobody-has-this-name/x'" in refused(f"--{name}=~nobody-has-this-name/x")

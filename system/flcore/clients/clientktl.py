@@ -17,6 +17,7 @@ a single pair will do. The directions and J's initial weights stem from the comm
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +52,8 @@ class KTLSettings(Settings):
         0.01, "learning rate of the server's training", above=0, source="the authors' for StyleGAN-XL"
     )
     noise_dim: int = setting(512, "size of the generator's latent vectors", least=1, source="StyleGAN-XL's")
-    generator: str | None = setting(
-        None, "file of the pre-trained image generator: TorchScript, a program that is run; needed", type=str
+    generator: Path | None = setting(
+        None, "file of the pre-trained image generator: TorchScript, a program that is run; needed", type=Path
     )
     trust_generator: bool = setting(
         False, "load it unchecked: TorchScript that uses files, torch.export (.pt2) that can run any code"

@@ -5,9 +5,9 @@ import difflib
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from flcore.data.generate import Recipe, make
+from flcore.hyperparams import user_path
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 
@@ -71,7 +71,7 @@ def make_parser(name: str) -> argparse.ArgumentParser:
         elif setting not in ("partition", "balance"):  # three words of PFLlib's
             one.add_to(parser)
     add("--nc", dest="num_clients", type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add("--out", type=Path, default=DATASET / name, help="the data set's folder (%(default)s)")
+    add("--out", type=user_path, default=DATASET / name, help="the data set's folder (%(default)s)")
     add("--force", action="store_true", help="make it again even if it is there with the same settings")
     add("--plot", action="store_true", help="draw which client holds what: partition.png in the data set's folder")
     return parser

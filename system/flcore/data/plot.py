@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flcore.hyperparams import user_path
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 from flcore.utils.runs.files import whole_file
@@ -87,7 +88,7 @@ def read_counts(config_path: Path) -> NDArray[np.int_]:
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", type=Path, help="a data set in this folder, or the path of one")
+    parser.add_argument("name", type=user_path, help="a data set in this folder, or the path of one")
     name = parser.parse_args(argv).name
     try:
         print(draw(name if (name / "config.json").is_file() else DATASET / name))

@@ -15,12 +15,8 @@ import torch
 from torch import Tensor
 
 from flcore.utils.errors import RunError, UsageError
+from flcore.utils.locks import lock
 from flcore.utils.runs.tensor_files import identity, pack, read_tensors, unpack, write_tensors
-
-try:
-    import fcntl
-except ImportError:  # Windows; there what a killed run left behind stays
-    fcntl = None  # type: ignore[assignment]
 
 PREFIX = "client-states-"
 
@@ -46,13 +42,12 @@ class StateStore:
             Path(parent).mkdir(parents=True, exist_ok=True)
             new = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
             self._owner = open(new / ".lock", "w")  # noqa: SIM115 (open as long as the folder is in use)
-            if fcntl:
-                fcntl.flock(self._owner, fcntl.LOCK_EX)
+            locked = lock(self._owner)
             self.folder = new.rename(Path(parent) / f"{PREFIX}{new.name.removeprefix('.new-')}")  # others see it locked
         except OSError as error:
             raise UsageError(f"--state_dir {parent} cannot be written to: {error.strerror}") from None
         self.close = weakref.finalize(self, _remove, self.folder, self._owner)
-        if fcntl:
+        if locked:  # without locks nobody knows whether another run still uses its folder
             for other in Path(parent).glob(f"{PREFIX}*"):
                 _remove_if_abandoned(other)
 
@@ -149,8 +144,8 @@ def _remove(folder: Path, owner: Any) -> None:
 
 def _remove_if_abandoned(folder: Path) -> None:
     try:
-        with open(folder / ".lock") as owner:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+        with open(folder / ".lock", "r+") as owner:
+            if lock(owner):
+                shutil.rmtree(folder, ignore_errors=True)
     except OSError:  # in use, or gone
         return

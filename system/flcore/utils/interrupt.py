@@ -1,4 +1,4 @@
-"""Ctrl-C and a batch system's SIGTERM end a run between two clients, so that records and files stay whole.
+"""Ctrl-C and the signals of batch systems end a run between two clients, so that records and files stay whole.
 
 An exception thrown in the middle of anything can be swallowed there (inside a C callback, say); a flag cannot.
 """
@@ -6,9 +6,11 @@ An exception thrown in the middle of anything can be swallowed there (inside a C
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
+# Ctrl-C, a batch system's end, a closed terminal, and what Slurm's --signal sends before the time is up
+SIGNALS = [getattr(signal, name) for name in "SIGINT SIGTERM SIGHUP SIGUSR1 SIGUSR2".split() if hasattr(signal, name)]
 MOMENT = "the clients now at work are done"
 
 _handled = _requested = False
@@ -17,13 +19,13 @@ _moment = MOMENT
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Takes over both signals in the body; a signal that the caller has ignored stays ignored.
+    """Takes over the signals in the body; one that the caller has ignored, such as nohup SIGHUP, stays ignored.
 
     Only a process's main thread can; in another one nothing changes.
     """
     global _handled, _requested, _moment
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             try:
                 before[number] = signal.signal(number, _ask)
@@ -46,11 +48,15 @@ def wait_for(moment: str) -> None:
 
 
 def _ask(number: int, frame: FrameType | None) -> None:
+    """Notes the wish. Only a second Ctrl-C ends at once: batch systems send several signals within a moment."""
     global _requested
-    if _requested:
+    if _requested and number == signal.SIGINT:
         raise KeyboardInterrupt
-    _requested = True
-    os.write(2, f"\nstopping when {_moment}; once more stops at once\n".encode())
+    if not _requested:
+        _requested = True
+        again = "; once more stops at once" if number == signal.SIGINT else ""
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, f"\n{signal.Signals(number).name}: stopping when {_moment}{again}\n".encode())
 
 
 def asked() -> bool:
@@ -58,7 +64,7 @@ def asked() -> bool:
     return _requested
 
 
-def check() -> None:
-    """Raises KeyboardInterrupt if somebody has asked for the end."""
+def check(left: str = "") -> None:
+    """Raises KeyboardInterrupt if somebody has asked for the end; ``left``: what is left of the work, in words."""
     if _requested:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(f"interrupted; {left}" if left else "")

@@ -28,8 +28,6 @@ def resolve_device(device: str, device_id: str | None = None, say: Callable[[str
         say(f"device: {kind}" + (f" ({idle})" if idle else ""))
         return torch.device(kind)
 
-    if not chosen.isdecimal():
-        raise UsageError(f"-did {chosen}: takes the number of one card, such as 0")
     if number and device_id is not None and int(number) != int(chosen):
         raise UsageError(f"-dev {device} and -did {chosen} name different cards; give one of them")
     card = int(number or chosen)

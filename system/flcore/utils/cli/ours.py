@@ -1,7 +1,9 @@
 """The flags that this framework adds, for all methods. What a single method adds stands beside its rule."""
 
+from pathlib import Path
+
+from flcore.utils import paths
 from flcore.utils.cli.pfllib import flag
-from flcore.utils.paths import REPO
 
 GENERAL = (
     flag("-sd", "seed", 0, "seed of all randomness", least=0, most=2**63 - 1, words="from 0 to 2**63 - 1"),
@@ -10,10 +12,12 @@ GENERAL = (
     ),
     flag("", "stack_size", "auto", "clients at once with -ex stacked", type=int, least=1, also=("auto",)),
     flag("", "num_threads", 1, "threads inside one operation on the CPU", least=1, most=1024),
-    flag("", "state_dir", None, "folder for what clients keep between rounds, instead of memory", type=str),
+    flag("", "state_dir", None, "folder for what clients keep between rounds, instead of memory", type=Path),
     flag("", "state_cache", 64, "clients in memory with --state_dir; take at least one a core", least=1),
-    flag("", "data_dir", str(REPO / "dataset"), "folder of the data sets"),
+    flag("", "data_dir", paths.DATASET, "folder of the data sets", type=Path),
+    flag("", "config", None, "TOML file of flags by their long names; those on the command line win", type=Path),
     flag("", "quiet", False, "print warnings and the summary alone"),
+    flag("", "log", None, "file to which all messages are added, also details and with --quiet", type=Path),
     flag("-v", "verbose", False, "print details, such as who took part in a round"),
 )
 PROTOTYPES = (
@@ -35,7 +39,7 @@ FAULTS = (
     flag("", "trim", 0.3, "share of the uploads that trimmed and krum take for wrong", least=0, below=0.5),
 )
 RESULTS = (
-    flag("", "results_dir", str(REPO / "results"), "folder of the results"),
+    flag("", "results_dir", paths.RESULTS, "folder of the results", type=Path),
     flag("", "overwrite", False, "replace a result of the same name, also a finished one"),
     flag("", "reuse", False, "keep a finished result of the same settings and code; no new run"),
     flag("", "checkpoint_every", 0, "rounds between checkpoints, which go when the run is finished; 0: none", least=0),

@@ -38,7 +38,11 @@ GENERAL = (
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         words="auto, cpu, cuda, cuda:N or mps",
     ),
-    flag("-did", "device_id", "0", "number of the CUDA card, as in -dev cuda:N"),
+    flag(
+        *("-did", "device_id", "0", "number of the CUDA card, as in -dev cuda:N"),
+        pattern=r"\d+",
+        words="the number of one card, such as 0",
+    ),
 )
 PARTICIPATION = (
     flag("-jr", "join_ratio", 1.0, "share of the clients that join a round", above=0, most=1),

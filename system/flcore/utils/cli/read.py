@@ -7,6 +7,7 @@ from typing import Any
 
 from flcore.hyperparams import Setting
 from flcore.utils.cli import ours, pfllib
+from flcore.utils.cli.config import read_config
 from flcore.utils.cli.parser import COMMON, FlagParser, foreign_settings, make_parser, method_settings
 from flcore.utils.errors import UsageError, did_you_mean
 
@@ -34,22 +35,30 @@ class Arguments:
         return argparse.Namespace(**{**self.values, "given": self.given, "method": self.method, **more})
 
 
-def algorithm_in(argv: Sequence[str]) -> str:
-    """The method that a command line names."""
+def chosen_in(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The method that a command line names, and what its --config file says."""
     parser = FlagParser(add_help=False, allow_abbrev=False)
-    table = {flag.name: flag for flag in pfllib.GENERAL}
-    table["algorithm"].add_to(parser)
-    return str(parser.parse_known_args(argv)[0].algorithm)
+    common = _common()
+    for name in ("algorithm", "config"):
+        common[name].add_to(parser, default=None)
+    typed = parser.parse_known_args(argv)[0]
+    config = read_config(typed.config) if typed.config else {}
+    return str(typed.algorithm or config.get("algorithm", common["algorithm"].default)), config
 
 
 def read(
-    argv: Sequence[str], method: Any, methods: Iterable[Any], hints: Mapping[str, Iterable[str]] | None = None
+    argv: Sequence[str],
+    method: Any,
+    methods: Iterable[Any],
+    hints: Mapping[str, Iterable[str]] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Arguments:
     """Reads a command line for ``method``.
 
     Args:
         method, methods: the chosen line of the registry, and all of them.
         hints: names that --help lists for a flag, such as the networks for ``model``.
+        config: values by name that hold for what the command line does not say.
 
     Raises:
         UsageError: an unknown flag, or a value that it does not take.
@@ -70,7 +79,8 @@ def read(
             for spelling in flag.spellings
         ]
         raise UsageError(f"{unknown[0]}: no such flag." + did_you_mean(unknown[0], names))
-    given = vars(parser.parse_args(argv))
+    typed = vars(parser.parse_args(argv))
+    given = _checked(method, config or {}, methods, f"--config {typed.get('config')}: ") | typed
     notes = [
         f"note: {old} is an old spelling of --{name}"
         for old, name in pfllib.OLD_SPELLINGS.items()
@@ -85,18 +95,22 @@ def settle(method: Any, given: Mapping[str, Any], methods: Iterable[Any]) -> Arg
     Raises:
         UsageError: an unknown name, with the nearest one, or a value that it does not take.
     """
+    return _arguments(method, _checked(method, given, methods), [])
+
+
+def _checked(method: Any, given: Mapping[str, Any], methods: Iterable[Any], where: str = "") -> dict[str, Any]:
     known = {**_common(), **method_settings(method)}
     if not known.keys() >= given.keys():
         known |= foreign_settings(method, methods)
     checked = {}
     for name, value in given.items():
         if name not in known:
-            raise UsageError(f"{name}: no such setting." + did_you_mean(name, known))
+            raise UsageError(f"{where}{name}: no such setting." + did_you_mean(name, known))
         try:
             checked[name] = known[name].check(value)
         except ValueError as error:
-            raise UsageError(f"{name}: {error}") from None
-    return _arguments(method, checked, [])
+            raise UsageError(f"{where}{name}: {error}") from None
+    return checked
 
 
 def _common() -> dict[str, Setting]:

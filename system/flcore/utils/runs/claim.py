@@ -3,22 +3,19 @@
 import glob
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flcore.utils.errors import UsageError
+from flcore.utils.locks import locked
+from flcore.utils.paths import file_name
 from flcore.utils.runs.provenance import code_digest, settings_digest
 from flcore.utils.runs.record import RunFiles, checkpoint_folder
 from flcore.utils.runs.status import file_stamp, is_here, is_running, read_info
 
-try:
-    import fcntl
-except ImportError:  # Windows; there two runs started within the same instant may take one name
-    fcntl = None  # type: ignore[assignment]
-
 Info = dict[str, Any]  # the content of a run.json
+LOCK = ".lock"
 
 
 def claim_run(
@@ -46,12 +43,17 @@ def claim_run(
     Raises:
         UsageError: the folder cannot be written to, or the run to be resumed is still going.
     """
-    folder, goal = Path(results_dir), _safe(goal)
+    folder, goal = Path(results_dir), file_name(goal)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
+    except OSError as error:
+        raise UsageError(f"--results_dir {folder} cannot be written to: {error.strerror}") from None
     digest, code = settings_digest(settings), code_digest()
     names = _Names(
-        folder, f"{_safe(dataset)}_{_safe(algorithm)}", goal, repeat, digest, code, overwrite, reuse or resume
+        folder, f"{file_name(dataset)}_{file_name(algorithm)}", goal, repeat, digest, code, overwrite, reuse or resume
     )
-    with _locked(folder):
+    with locked(folder / LOCK):
         going_on = names.unfinished() if resume else None
         name = going_on or names.free()
         previous, h5 = names.earlier(name).get(repeat), names.h5(name)
@@ -152,22 +154,3 @@ class _Names:
                     raise UsageError(f"--resume: {self.h5(name)} is still being written by process {info.get('pid')}")
                 return name
         return None
-
-
-def _safe(name: str) -> str:
-    """`name` as a part of a file name: letters, digits, dot, underscore, plus, minus."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip(".-") or "test"
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time in the body. The lock ends with its process, so a crash leaves nothing behind."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = open(folder / ".lock", "w")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise UsageError(f"--results_dir {folder} cannot be written to: {error.strerror}") from None
-    with handle:
-        if fcntl:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

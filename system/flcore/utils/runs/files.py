@@ -1,5 +1,6 @@
 """Files that are written whole or not at all: under another name first, then renamed."""
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -77,7 +78,10 @@ def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
 
     A model saved beside it (.pt) belongs to the arrays that are replaced, and goes with them.
     """
-    with whole_file(Path(path)) as temporary, h5py.File(temporary, "w") as file:
+    content = io.BytesIO()  # HDF5 has no OSError for a disk that is full when the file is closed
+    with h5py.File(content, "w") as file:
         for name, array in as_arrays(arrays).items():
             file.create_dataset(name, data=array)
+    with whole_file(Path(path)) as temporary:
+        temporary.write_bytes(content.getbuffer())
     Path(path).with_suffix(".pt").unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ from flcore.utils.paths import REPO
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
-NOT_SETTINGS = {"data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads"}
+NOT_SETTINGS = {"config", "data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads"}
 NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
-NOT_SETTINGS |= {"device_id", "quiet", "verbose"}  # the first is told by the device
+NOT_SETTINGS |= {"device_id", "quiet", "verbose", "log"}  # the first is told by the device
 NOT_SETTINGS |= {"given", "method"}  # not values
 
 
@@ -35,6 +36,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(plain(item) for item in value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     text = str(value)
     return text if len(text) < 200 and "\n" not in text else type(value).__name__
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flcore.utils.errors import UsageError
+from flcore.utils.paths import file_name
 from flcore.utils.runs.status import is_running, read_info
 from flcore.utils.safe_load import most_unpacked
 
@@ -82,23 +83,24 @@ def read_run(path: Path | str, algorithms: Collection[str] = ()) -> Run:
 
 
 def read_accuracies(folder: Path, dataset: str, algorithm: str, goal: str, times: int) -> list[NDArray[np.float64]]:
-    """The test accuracies of repeats 0 to times-1, without those that have no result file.
+    """The test accuracies of repeats 0 to times-1, without those that have no result file; the names are the user's.
 
     Raises:
         UsageError: no repeat has one.
     """
-    paths = [folder / f"{dataset}_{algorithm}_{goal}_{repeat}.h5" for repeat in range(times)]
+    stem = "_".join(map(file_name, (dataset, algorithm, goal)))
+    paths = [folder / f"{stem}_{repeat}.h5" for repeat in range(times)]
     curves = [read_run(path).accuracy for path in paths if path.exists()]
     if not curves:
         raise UsageError(f"there is no result file {paths[0]}, nor of another of the {times} repeats")
     return curves
 
 
-def print_best(curves: Iterable[NDArray[np.float64]]) -> None:
-    """Prints the mean and the population standard deviation over repeats of each one's best accuracy.
+def best_lines(curves: Iterable[NDArray[np.float64]]) -> list[str]:
+    """PFLlib's two lines: standard deviation (population) and mean over repeats of each one's best accuracy.
 
     A repeat that has none, without an evaluation or with NaN only, does not count.
     """
     best = [np.nanmax(curve) for curve in curves if not np.isnan(curve).all()]
-    print("std for best accuracy:", np.std(best) if best else float("nan"))
-    print("mean for best accuracy:", np.mean(best) if best else float("nan"))
+    std, mean = (np.std(best), np.mean(best)) if best else (float("nan"), float("nan"))
+    return [f"std for best accuracy: {std}", f"mean for best accuracy: {mean}"]

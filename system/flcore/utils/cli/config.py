@@ -1,0 +1,27 @@
+"""A file of settings: TOML, flags by their long names, such as ``num_clients = 20``."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from flcore.utils.errors import UsageError
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The values in a file by their names, not checked further.
+
+    Raises:
+        UsageError: there is no such file, it is not TOML, or it holds more than names with one value each.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML
+        raise UsageError(f"--config {path}: {error}") from None
+    for name, value in content.items():
+        if isinstance(value, dict | list):
+            raise UsageError(f"--config {path}: {name} has several values, and a run takes one")
+    if "config" in content:
+        raise UsageError(f"--config {path}: it cannot name another file")
+    return content
