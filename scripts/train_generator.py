@@ -53,8 +53,7 @@ class Autoencoder(nn.Module):
 
 def train(latent_dim: int, epochs: int, seed: int) -> nn.Module:
     """The trained decoder: latent vectors (n, latent_dim), standard normal -> digits (n, 1, 28, 28) in [-1, 1]."""
-    images, _ = load("Digits", None, REPO / "dataset")
-    x = torch.from_numpy(images).float() / 127.5 - 1
+    x = torch.from_numpy(load("Digits", None, REPO / "dataset").x).float() / 127.5 - 1
     seed_everything(seed)
     net, draw = Autoencoder(latent_dim), torch_generator(seed, "train_generator")
     optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE)

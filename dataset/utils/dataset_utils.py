@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flcore.data import partition as parts
-from flcore.data.partition import Images, Statistic
-from flcore.data.writing import is_made, pfllib_settings, write_dataset
+from flcore.data.reading import DataSet
+from flcore.data.writing import ALPHA, BATCH_SIZE, Images, Statistic, pfllib_settings, write_dataset
 from flcore.utils.errors import UsageError
 
 # As in PFLlib to be changed here; alpha is advised to be 100 for exdir.
-batch_size, train_ratio, alpha = parts.BATCH_SIZE, parts.TRAIN_RATIO, parts.ALPHA
+batch_size, train_ratio, alpha = BATCH_SIZE, parts.TRAIN_RATIO, ALPHA
 
 
 def check(
@@ -27,7 +27,8 @@ def check(
 ) -> bool:
     """Whether the data set is there, complete and made with these settings."""
     folder = _folder(config_path, train_path, test_path)
-    made = is_made(folder, pfllib_settings(num_clients, niid, balance, partition, alpha, batch_size))
+    settings = pfllib_settings(num_clients, niid, balance, partition, alpha, batch_size)
+    made = DataSet(folder.name, folder.parent).made_with(settings)
     if made:
         print(f"{folder}: already there with these settings, nothing to do")
     return made
@@ -45,7 +46,7 @@ def separate_data(
     """Splits data = (x, y) among the clients: (x of each client, y of each client, their class counts)."""
     kind = partition or "" if niid else "iid"  # the partition does not matter for iid
     x, y = np.asarray(data[0]), np.asarray(data[1])
-    clients, _, _ = parts.partition(
+    clients, minimum, moved = parts.partition(
         y,
         num_clients,
         num_classes,
@@ -55,6 +56,8 @@ def separate_data(
         alpha=alpha,
         train_ratio=train_ratio,
     )
+    if moved:
+        print(f"{moved} images were moved to clients with fewer than {minimum}")
     return parts.gather(x, y, clients)
 
 

@@ -137,7 +137,7 @@ class Experiment:
         values = self.values
         clients, new, classes = (values[name] for name in ("num_clients", "num_new_clients", "num_classes"))
         wanted = None if clients is None else clients + new
-        dataset = ensure_dataset(values["dataset"], wanted, values["data_dir"], log.info)
+        dataset = ensure_dataset(values["dataset"], wanted, values["data_dir"], log.info, new)
         config = dataset.config()
         if clients is None:
             clients = config["num_clients"] - new
@@ -148,6 +148,10 @@ class Experiment:
         # Better refused now than after the model is built, or after training.
         for i in (0, *range(clients, clients + new)):
             dataset.read(i)
+        taken_for, warning = dataset.describe()
+        log.info(taken_for)
+        if warning:
+            log.warning(f"{dataset}: {warning}")
         return {
             "dataset": dataset,
             "num_clients": clients,

@@ -8,14 +8,18 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from flcore.data import plot
 from flcore.data.command import main, parse
 from flcore.data.generate import Recipe
 from flcore.data.generate import generate as make
+from flcore.data.partition import partition
+from flcore.data.reading import DataSet
 from flcore.data.sources import KNOWN
 from flcore.utils.errors import UsageError
-from support import REPO
+from main import main as run_main
+from support import REPO, write_dataset
 
 
 def run(*command, cwd=REPO, **environment):
@@ -150,8 +154,8 @@ def test_paper_defaults():
     recipe, _ = parse("Cifar100", [])
     assert recipe == Recipe("Cifar100")
     assert (recipe.num_clients, recipe.dirichlet, recipe.train_ratio, recipe.seed) == (20, 0.1, 0.75, 1)
-    assert (recipe.partition, recipe.classes, recipe.fraction) == ("dir", None, 1.0)
-    assert Recipe("Cifar100", "pat").classes == 10 and Recipe("Digits", "pat").classes == 2
+    assert (recipe.partition, recipe.classes(100), recipe.fraction) == ("dir", None, 1.0)
+    assert [Recipe("Digits", "pat").classes(number) for number in (3, 10, 100, 200)] == [2, 2, 10, 20]  # PFLlib's
 
 
 @pytest.mark.parametrize(
@@ -197,36 +201,88 @@ def test_fraction_is_a_random_subset_drawn_from_the_seed(npz):
     # with one client and all classes the images come out class by class, in the order of the data set
     first = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2))
     again = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2, "--force"))
-    other = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2, "--seed", 2))
+    other = images_of(generate(npz, "iid", "-nc", 1, "--fraction", 0.2, "--seed", 2, "--force"))
     assert len(set(first[0])) == len(first[0]) == 120
     assert first == again and first != other and first[0] != list(range(120))
 
 
-def test_same_settings_do_nothing_other_settings_make_it_again(npz, monkeypatch, capsys):
+def test_same_settings_do_nothing_and_other_settings_replace_nothing_unless_told(npz, monkeypatch, capsys):
     folder = generate(npz, "-nc", 5)
     capsys.readouterr()
     made = (folder / "config.json").stat().st_mtime_ns
     generate(npz, "-nc", 5)
     assert "already there" in capsys.readouterr().out and (folder / "config.json").stat().st_mtime_ns == made
-    for other in (["--seed", 3], ["noniid", "-", "pat"], ["noniid", "-", "pat", "--classes_per_client", 3]):
-        generate(npz, "-nc", 5, *other)
-        assert "making it again, since" in capsys.readouterr().out
-    assert config_of(folder)["class_per_client"] == 3
-    generate(npz, "-nc", 5, *other, "--force")
-    assert "making it again\n" in capsys.readouterr().out
-    (folder / "test" / "3.npz").unlink()
-    generate(npz, "-nc", 5, *other)
-    assert (folder / "test" / "3.npz").exists()
+    for other in (["-nc", 5, "--seed", 3], ["-nc", 6], ["-nc", 5, "noniid", "-", "pat", "--classes_per_client", 3]):
+        with pytest.raises(SystemExit) as exit:
+            generate(npz, *other)
+        error = capsys.readouterr().err
+        assert exit.value.code == 2 and (folder / "config.json").stat().st_mtime_ns == made
+        assert "holds another partition (python" in error and "--force replaces it, --name out-2" in error
+    generate(npz, *other, "--force")
+    assert "making it again\n" in capsys.readouterr().out and config_of(folder)["class_per_client"] == 3
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "another client's", "one more"])
+def test_main_and_the_generator_see_the_same_damage(npz, capsys, damage):
+    data = DataSet("Mine", npz.parent / "data")
+    main("MNIST", ["-nc", "5", "--source", str(npz), "--out", str(data.folder)])
+    before = data.digest()
+    file = data.file(1, True)
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:100])
+    elif damage == "another client's":
+        file.write_bytes(data.file(2, True).read_bytes())
+    elif damage == "one more":
+        file = file.with_name("5.npz")
+        file.write_bytes(data.file(2, True).read_bytes())
+    else:
+        file.unlink()
+    flags = ["-data", "Mine", "--data_dir", str(data.root), "--results_dir", str(npz.parent / "results"), "-gr", "0"]
+    assert run_main(flags) == 2
+    error = capsys.readouterr().err
+    assert str(file) in error and "python" in error and "generate_MNIST.py --source" in error
+    main("MNIST", ["-nc", "5", "--source", str(npz), "--out", str(data.folder)])
+    assert f"making it again, since {file}" in capsys.readouterr().out and data.digest() == before
+    assert run_main([*flags, "-m", "MLR"]) == 0
+
+
+def test_a_changed_source_is_read_again(npz, capsys):
+    folder, source = npz.parent / "out", npz.parent / "animals"
+    for name, grey in (("cat", 10), ("dog", 200)):
+        (source / name).mkdir(parents=True)
+        for i in range(20):
+            Image.new("L", (4, 4), grey + i).save(source / name / f"{i}.png")
+    for expected in ("0: cat, 1: dog", "already there", "since the source has changed"):
+        if expected.startswith("since"):
+            shutil.copytree(source / "dog", source / "ape")
+        main("MNIST", ["-nc", "2", "--source", str(source), "--out", str(folder)])
+        assert expected in capsys.readouterr().out
+    assert config_of(folder)["num_classes"] == 3 and config_of(folder)["class_names"] == ["ape", "cat", "dog"]
+
+
+def test_what_another_tool_made_is_not_replaced_unless_told(npz, capsys):
+    write_dataset(npz.parent, "out")
+    before = DataSet("out", npz.parent).digest()
+    with pytest.raises(SystemExit):
+        generate(npz, "-nc", 5)
+    assert "another tool made: --force replaces it" in capsys.readouterr().err
+    assert DataSet("out", npz.parent).digest() == before
+    (npz.parent / "out" / "config.json").unlink()
+    with pytest.raises(SystemExit):
+        generate(npz, "-nc", 5)
+    assert "no finished data set" in capsys.readouterr().err and (npz.parent / "out" / "train" / "3.npz").exists()
+    generate(npz, "-nc", 5, "--force")
+    assert config_of(npz.parent / "out")["num_clients"] == 5
 
 
 def test_impossible_settings_leave_the_earlier_data_set_alone(npz, capsys):
     folder = generate(npz, "-nc", 5)
     before = images_of(folder)
     with pytest.raises(SystemExit) as exit:
-        generate(npz, "-nc", 40, "--alpha", 0.001)
+        generate(npz, "-nc", 40, "--alpha", 0.001, "--force")
     assert exit.value.code == 2 and "--repair" in capsys.readouterr().err
     assert images_of(folder) == before
-    generate(npz, "-nc", 40, "--alpha", 0.001, "--repair")
+    generate(npz, "-nc", 40, "--alpha", 0.001, "--repair", "--force")
     assert config_of(folder)["repaired"] > 0 and "images were moved" in capsys.readouterr().out
     assert sorted(sum(images_of(folder), [])) == list(range(600))
 
@@ -252,14 +308,17 @@ def test_from_python(npz, capsys):
     assert made.made and made.config["num_clients"] == 5 and "600 images in 5 clients (dir)" in str(made)
     assert made.config["arguments"] == ["--alpha", "1.0", "--source", str(npz)]
     again = make("MNIST", npz.parent / "one", num_clients=5, alpha=1.0, source=npz, say=said.append)
-    assert not again.made and again.config == json.loads(json.dumps(made.config)) and said == []
+    assert not again.made and again.config == json.loads(json.dumps(made.config))
+    assert said == [
+        f"{npz}: 600 images of 1 channel, 4 x 4 pixels (height x width), 10 classes, values 0 to 250, scaled to -1..1"
+    ]
     assert capsys.readouterr().out == ""
-    assert images_of(npz.parent / "one") == images_of(generate(npz, "-nc", 5, "--alpha", 1))
+    assert images_of(npz.parent / "one") == images_of(generate(npz, "-nc", 5, "--alpha", 1, "--force"))
     for wrong, message in (
         ({"alpha": 0}, "--alpha must be above 0"),
         ({"alfa": 1}, "alfa: no such setting of a data set. Did you mean alpha?"),
         ({"num_clients": "many"}, "--num_clients must be a whole number"),
-        ({"partition": "dirichlet"}, "--partition must be one of iid, pat, dir, exdir, not 'dirichlet'"),
+        ({"partition": "dirichlet"}, "--partition must be one of iid, pat, dir, exdir, natural, not 'dirichlet'"),
         ({"partition": "exdir", "balance": True}, "balance contradicts exdir"),
         ({"source": "nowhere.npz"}, "nowhere.npz is missing"),
     ):
@@ -276,7 +335,7 @@ def test_from_python(npz, capsys):
 def test_command_from_elsewhere(tmp_path):
     made = run(REPO / "dataset" / "generate_Digits.py", "iid", "balance", "-", "--out", "Digits", cwd=tmp_path)
     assert made.returncode == 0 and "1797 images in 20 clients (iid)" in made.stdout, made.stderr
-    counts = plot.read_counts(tmp_path / "Digits" / "config.json")
+    counts = plot.read_counts(DataSet("Digits", tmp_path))
     assert counts.shape == (20, 10) and (counts.max(0) - counts.min(0) < 20).all()
 
 
@@ -356,9 +415,46 @@ def test_cifar100_from_an_npz(tmp_path):
     flags = ["--source", tmp_path / "c.npz", "--fraction", 0.2, "--out", tmp_path / "Cifar100"]
     made = run(REPO / "dataset" / "generate_Cifar100.py", "noniid", "-", "dir", *flags)
     assert made.returncode == 0 and "12000 images in 20 clients (dir)" in made.stdout, made.stderr
-    counts = plot.read_counts(tmp_path / "Cifar100" / "config.json")
+    counts = plot.read_counts(DataSet("Cifar100", tmp_path))
     assert counts.shape == (20, 100) and counts.sum() == 12_000 and counts.sum(1).min() >= 40 and counts.any(0).all()
     assert config_of(tmp_path / "Cifar100")["shape"] == [3, 32, 32]
+
+
+def test_a_source_of_ones_own_by_name(npz, capsys, monkeypatch):
+    monkeypatch.setattr("flcore.data.command.DATASET", npz.parent)
+    main(None, ["--name", "My birds [1]", "--source", str(npz), "-nc", "5", "--alpha", "0.5"])
+    made = DataSet("My birds [1]", npz.parent)
+    assert made.config()["generator"] == "generate.py" and made.problem() == ""
+    assert made.command().startswith("python ") and "generate.py --alpha 0.5 --source" in made.command()
+    for name in ("A", "A-pat"):
+        main("MNIST", ["--source", str(npz), "-nc", "5", "--name", name, "noniid", "-", name[2:] or "dir"])
+    assert [config_of(npz.parent / name)["partition"] for name in ("A", "A-pat")] == ["dir", "pat"]
+    capsys.readouterr()
+    for wrong, message in (
+        (["--name", "B"], "--name NAME and --source PATH are needed"),
+        (["--source", str(npz)], "--name NAME and --source PATH are needed"),
+        (["--name", "../B", "--source", str(npz)], "must be a plain name, not '../B'"),
+        (["--name", "B", "--out", "C", "--source", str(npz)], "give one of them"),
+        (
+            ["--name", "B", "--source", str(npz), "--partition", "iid", "noniid", "-", "dir"],
+            "--partition iid contradicts",
+        ),
+        (["--name", "B", "--source", str(npz), "--image_size", "32"], "must be height x width, such as 32x48"),
+        (["--name", "B", "--source", str(npz), "--user_folders"], "has no folders of users"),
+        (["--name", "B", "--source", str(npz), "--classes_per_client", "11", "noniid", "-", "pat"], "1 to 10 classes"),
+    ):
+        with pytest.raises(SystemExit) as exit:
+            main(None, wrong)
+        assert exit.value.code == 2 and message in capsys.readouterr().err
+    assert not (npz.parent / "B").exists()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_digits_work_with_every_seed(seed):
+    y = np.repeat(np.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])  # the digits' classes
+    clients, minimum, moved = partition(y, 20, 10, "dir", seed=seed)
+    assert minimum == 40 and min(map(len, clients)) >= 40 and moved <= 0.05 * len(y)
+    assert sorted(np.concatenate(clients)) == list(range(len(y)))
 
 
 # --- picture ----------------------------------------------------------------------------------------------------------
@@ -379,12 +475,39 @@ def test_picture_from_config_alone_with_empty_clients(tmp_path, statistic):
     assert plot.draw(tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 20])
-def test_ticks_are_whole_numbers(tmp_path, clients, monkeypatch):
+def test_a_minimal_config_is_counted_from_the_files(tmp_path):
+    """Only num_clients and num_classes are needed, as main.py reads it."""
+    folder = write_dataset(tmp_path)
+    whole = config_of(folder)
+    (folder / "config.json").write_text(json.dumps({"num_clients": 4, "num_classes": 4}))
+    counts = plot.read_counts(DataSet("Tiny", tmp_path))
+    assert counts.sum(1).tolist() == [32, 20, 13, 36] and plot.draw(folder).exists()
+    train = [np.load(folder / "train" / f"{i}.npz", allow_pickle=True)["data"].item()["y"] for i in range(4)]
+    told = [dict(own) for own in whole["Size of samples for labels in clients"]]  # of the training images
+    assert [{c: int((y == c).sum()) for c in set(y.tolist())} for y in train] == told
+
+
+def test_the_picture_names_the_classes(tmp_path, drawn):
+    config = {"num_clients": 2, "num_classes": 2, "Size of samples for labels in clients": [[[0, 3]], [[1, 5]]]}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"class_names": ["cat $x_{", "d" * 50]}))
+    plot.draw(tmp_path)
+    assert [text.get_text() for text in drawn[0].axes[0].get_yticklabels()] == ["cat $x_{", "d" * 19 + "…"]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved."""
     from matplotlib.figure import Figure
 
-    drawn, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *to, **how: drawn.append(figure) or save(figure, *to, **how))
+    figures, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *to, **how: figures.append(figure) or save(figure, *to, **how)
+    )
+    return figures
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 20])
+def test_ticks_are_whole_numbers(tmp_path, clients, drawn):
     config = {"num_clients": clients, "num_classes": 1, "Size of samples for labels in clients": [[[0, 3]]] * clients}
     (tmp_path / "config.json").write_text(json.dumps(config))
     plot.draw(tmp_path)
@@ -394,8 +517,6 @@ def test_ticks_are_whole_numbers(tmp_path, clients, monkeypatch):
 
 
 def test_a_large_picture_stays_a_sensible_size(tmp_path):
-    from PIL import Image
-
     counts = np.random.default_rng(0).integers(0, 50, (100, 100))
     statistic = [[[c, int(n)] for c, n in enumerate(own) if n] for own in counts]
     config = {"num_clients": 100, "num_classes": 100, "Size of samples for labels in clients": statistic}

@@ -13,7 +13,7 @@ import torch
 from flcore.data.ensure import ensure_dataset
 from flcore.data.generate import generate
 from flcore.data.reading import DataSet
-from flcore.utils.errors import UsageError
+from flcore.utils.errors import RunError, UsageError
 from support import REPO, write_dataset
 from utils.data_utils import read_client_data, read_data
 
@@ -94,8 +94,8 @@ def test_few_shot_takes_the_first_of_each_class_of_the_training_data(root, mine)
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (X, Y[:5], "as many samples as labels"),
-        (X, Y[:, None], "as many samples as labels"),
+        (X, Y[:5], r"6 samples need as many labels, y has the shape \(5,\)"),
+        (X, Y[:, None], r"6 samples need as many labels, y has the shape \(6, 1\); take y.ravel"),
         (np.float32(1), Y, "as many samples as labels"),
         (X, Y + 1, r"labels must be whole numbers in 0\.\.3"),
         (X, Y - 1, r"labels must be whole numbers in 0\.\.3"),
@@ -242,49 +242,37 @@ def test_a_missing_data_set_is_made(root, said):
     assert (data, config["num_clients"], config["num_classes"]) == ("Digits", 3, 10)
     assert len(data.tensors(2)[1]) > 0
     assert "data set Digits is not there" in said[0] and "--num_clients 3" in said[0]
-    assert "1797 images in 3 clients" in said[1]
+    assert said[1].startswith("Digits: 1,797 images of 1 channel") and "1797 images in 3 clients" in said[2]
 
 
 @pytest.mark.parametrize("damage", ["config.json", "test/2.npz"])
-def test_an_unfinished_data_set_is_made_again(root, said, digits, damage):
+def test_a_damaged_data_set_is_never_replaced(root, digits, damage):
     shutil.copytree(digits, root / "Digits")
-    before = DataSet("Digits", root).digest()
     (root / "Digits" / damage).unlink()
-    wanted = 3 if damage == "config.json" else None  # otherwise the config knows
-    assert ensure_dataset("Digits", wanted, root, said.append).config()["num_clients"] == 3
-    assert damage in said[0] and DataSet("Digits", root).digest() == before
-
-
-def test_another_number_of_clients(root, said, digits):
-    shutil.copytree(digits, root / "Digits")
-    assert ensure_dataset("Digits", 2, root, said.append).config()["num_clients"] == 2
-    assert "has 3 clients, 2 are asked for" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [(["--alpha", "5.0"], "--alpha 5.0 --num_clients 2"), (["iid", "-", "-"], "iid - - --num_clients 2")],
-)
-def test_own_settings_are_never_replaced(root, said, digits, arguments, shown):
-    shutil.copytree(digits, root / "Digits")
-    config = json.loads((digits / "config.json").read_text()) | {"arguments": arguments}
-    (root / "Digits" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="settings of its own") as error:
-        ensure_dataset("Digits", 2, root, said.append)
-    assert shown in str(error.value) and said == []
-    (root / "Digits" / "train" / "0.npz").unlink()
-    with pytest.raises(UsageError, match=r"0\.npz is missing or empty: it has settings of its own"):
-        ensure_dataset("Digits", None, root, said.append)
+    with pytest.raises(
+        UsageError, match=rf"{damage} is missing.*: make it again: python .*generate_Digits.py.* --force"
+    ):
+        ensure_dataset("Digits", None, root)
     assert (root / "Digits" / "train" / "1.npz").exists()
 
 
-def test_another_tools_data_set_is_never_replaced(root, digits):
+@pytest.mark.parametrize("arguments", [[], ["--alpha", "5.0"], ["iid", "-", "-"], None])
+def test_another_number_of_clients_is_refused_with_both_ways_out(root, digits, arguments):
     shutil.copytree(digits, root / "Digits")
-    config = json.loads((digits / "config.json").read_text())
-    del config["arguments"]
+    config = json.loads((digits / "config.json").read_text()) | {"arguments": arguments}
+    if arguments is None:  # of another tool
+        del config["arguments"], config["generator"]
     (root / "Digits" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="made by another tool.*generate_Digits.py --num_clients 2"):
+    before = DataSet("Digits", root).digest()
+    with pytest.raises(
+        UsageError, match="Digits has 3 clients, 2 are asked for: use -nc 3 or make a partition"
+    ) as error:
         ensure_dataset("Digits", 2, root)
+    shown = " ".join(arguments or [])
+    assert f"generate_Digits.py {shown} --num_clients 2".replace("  ", " ") in str(error.value)
+    assert "use -data Digits-2" in str(error.value) and DataSet("Digits", root).digest() == before
+    with pytest.raises(UsageError, match=r"4 are asked for \(-nc 2 -nnc 2\): use -nc 1 or"):
+        ensure_dataset("Digits", 4, root, num_new=2)
     assert ensure_dataset("Digits", 3, root) == "Digits"
 
 
@@ -302,8 +290,45 @@ def test_the_command_in_the_error_does_it(root, digits, monkeypatch):
     command = shlex.split(str(error.value).rpartition(": ")[2])
     assert command[0] == "python"
     subprocess.run([sys.executable, *command[1:]], check=True, capture_output=True)
-    assert settings_of(root) == (2, "dir", 4)
-    assert ensure_dataset("Digits", 2, root).config()["num_clients"] == 2
+    assert settings_of(root, "Digits-2") == (2, "dir", 4)
+    assert ensure_dataset("Digits-2", 2, root).config()["num_clients"] == 2
+
+
+OWN = """
+import os, sys
+import numpy as np
+from utils.dataset_utils import check, separate_data, split_data, save_file
+
+def generate_dataset(dir_path, num_clients, niid, balance, partition):
+    paths = dir_path + "config.json", dir_path + "train/", dir_path + "test/"
+    if check(*paths, num_clients, niid, balance, partition):
+        return
+    images = np.load("own.npy")
+    labels = np.arange(len(images)) % 5
+    X, y, statistic = separate_data((images, labels), num_clients, 5, niid, balance, partition, class_per_client=2)
+    train_data, test_data = split_data(X, y)
+    save_file(*paths, train_data, test_data, num_clients, 5, statistic, niid, balance, partition)
+
+niid, balance, partition = sys.argv[1] == "noniid", sys.argv[2] == "balance", sys.argv[3]
+generate_dataset("Own/", 4, niid, balance, partition)
+"""
+
+
+def test_a_users_own_generator_is_run(root, said, monkeypatch):
+    """As PFLlib's are: in its own process, with three words, from the folder of the data sets."""
+    scripts = root / "dataset"
+    shutil.copytree(REPO / "dataset" / "utils", scripts / "utils")
+    (scripts / "generate_Own.py").write_text(OWN)
+    monkeypatch.setattr("flcore.data.ensure.DATASET", scripts)
+    with pytest.raises(UsageError, match="FileNotFoundError.*own.npy.*Once that is mended: cd .*noniid - dir") as error:
+        ensure_dataset("own", None, root / "data", said.append)
+    assert "\n" not in str(error.value)
+    np.save(root / "data" / "own.npy", np.random.default_rng(0).normal(size=(400, 1, 4, 4)).astype(np.float32))
+    assert ensure_dataset("own", 4, root / "data", said.append).config()["num_clients"] == 4
+    with pytest.raises(
+        UsageError, match="Own has 4 clients, 5 are asked for: use -nc 4 or make it again with the tool"
+    ):
+        ensure_dataset("Own", 5, root / "data")
 
 
 def test_data_sets_without_a_generator(root):
@@ -327,11 +352,60 @@ def test_an_unknown_name_gets_the_nearest(root, name, near):
         ensure_dataset("xyz", None, root)
 
 
-def test_a_failing_generator_is_reported_with_the_command(root, said, tmp_path):
-    (root / "MNIST").mkdir()
-    config = {"num_clients": 3, "num_classes": 10, "arguments": ["--source", "/does/not/exist.npz"]}
-    (root / "MNIST" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError) as error:
+def test_a_failing_generator_is_reported_with_the_command(root, said, monkeypatch):
+    def fail(*_):
+        raise RunError("no network")
+
+    monkeypatch.setattr("flcore.data.generate.load", fail)
+    with pytest.raises(UsageError, match="making data set MNIST failed: no network") as error:
         ensure_dataset("MNIST", 5, root, said.append)
-    assert "making it failed: --source /does/not/exist.npz is missing" in str(error.value)
     assert "--num_clients 5" in str(error.value).splitlines()[-1]
+
+
+# --- what it is taken for ---------------------------------------------------------------------------------------------
+
+
+def test_a_data_set_tells_what_it_is_taken_for(root, mine, digits):
+    assert DataSet("Digits", digits.parent).describe() == (
+        "Digits: 3 clients, 1,797 images of 1 channel, 28 x 28 pixels (height x width), 10 classes, values -1 to 1",
+        "",
+    )
+    put(root, 100 * X, Y)
+    text, warning = mine.describe()
+    assert text.startswith("Mine: 1 client, images of 1 channel, 2 x 2 pixels (height x width), 4 classes, values -100")
+    assert text.endswith("in train/0.npz") and warning.startswith("values from -100 to 100 are taken as they are")
+
+
+@pytest.mark.parametrize(("dtype", "white"), [(np.uint8, 255), (np.uint16, 65535)])
+def test_whole_pixels_are_scaled_as_the_generators_do(root, mine, dtype, white):
+    pixels = np.array([0, white, white // 5, white // 5 * 2, 0, 0] * 4, dtype).reshape(6, 1, 2, 2)
+    put(root, pixels, Y)
+    x = mine.read(0)["x"]
+    np.testing.assert_allclose(x.ravel()[:4], [-1, 1, -0.6, -0.2], atol=1e-6)
+    assert mine.describe() == (
+        "Mine: 1 client, images of 1 channel, 2 x 2 pixels (height x width), 4 classes, values -1 to 1, "
+        "scaled from whole numbers in train/0.npz",
+        "",
+    )
+    put(root, X, Y, part="test/0.npz")
+    with pytest.raises(
+        UsageError, match=r"test.0\.npz: its images are float32, those of .*train.0\.npz are whole numbers"
+    ):
+        mine.read(0, is_train=False)
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (28, 28, 1), (48, 32, 3)])
+def test_channels_that_come_last_are_named_before_training(root, mine, shape):
+    put(root, np.zeros((6, *shape), np.float32), Y)
+    with pytest.raises(UsageError, match=r"0\.npz: .*channels last.*transpose\(0, 3, 1, 2\)"):
+        mine.shape()
+    (root / "Mine" / "config.json").write_text(json.dumps(mine.config() | {"shape": list(shape)}))
+    assert mine.read(0)["x"].shape[1:] == shape  # whoever says so means it
+
+
+def test_a_list_of_labels_is_read_as_pfllib_reads_it(root, mine):
+    put(root, X, Y.tolist())
+    assert mine.read(0)["y"].tolist() == torch.Tensor(Y.tolist()).long().tolist()
+    put(root, X, np.eye(4)[Y])
+    with pytest.raises(UsageError, match=r"one-hot labels: 6 samples need .* shape \(6, 4\); take y.argmax\(1\)"):
+        mine.read(0)

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from flcore.data import image_files, reading
+from flcore.data import image_files, image_folders, reading
 from flcore.trainmodel.ktl import ImageGenerator
 from flcore.utils import safe_load
 from flcore.utils.errors import UsageError
@@ -71,7 +71,7 @@ def plain(value):
 
 
 def read_image(path):
-    return image_files.read_image_folder(path.parent.parent)
+    return image_folders.read_images([path])[0]
 
 
 def read_generator(path):

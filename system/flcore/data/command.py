@@ -1,4 +1,5 @@
-"""The command behind every generate_<Name>.py: PFLlib's `noniid - dir`, and flags for what PFLlib has in its source."""
+"""The command behind every generate_<Name>.py, and generate.py for a source of one's own: PFLlib's `noniid - dir`, and
+flags for what PFLlib has in its source."""
 
 import argparse
 import difflib
@@ -12,8 +13,9 @@ from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 
 
-def main(name: str, argv: list[str] | None = None) -> None:
-    """Runs the command for data set `name`. Exits with 2 after a user's mistake and with 1 after a failed download."""
+def main(name: str | None = None, argv: list[str] | None = None) -> None:
+    """Runs the command for the images `name`; None: for those that --source names. Exits with 2 after a user's mistake
+    and with 1 after a failed download."""
     recipe, args = parse(name, argv)
     try:
         print(make(recipe, args.out, args.force))
@@ -25,18 +27,28 @@ def main(name: str, argv: list[str] | None = None) -> None:
         sys.exit(report(error))
 
 
-def parse(name: str, argv: list[str] | None = None) -> tuple[Recipe, argparse.Namespace]:
+def parse(name: str | None = None, argv: list[str] | None = None) -> tuple[Recipe, argparse.Namespace]:
     """The checked settings, and what else the command line says (out, force, plot)."""
     parser = make_parser(name)
     args = parser.parse_intermixed_args(argv)
-    kind = "iid" if args.niid == "iid" else args.partition or "dir"
+    given = args.partition if args.partition != "-" else None
+    if given and args.kind not in (None, given):
+        parser.error(f"--partition {args.kind} contradicts {given}")
+    kind = "iid" if args.niid == "iid" else args.kind or args.partition or "dir"
     if kind == "-":
         parser.error("noniid needs a partition: pat, dir or exdir")
-    if kind == "iid" and args.partition not in (None, "-"):
-        print(f"note: the partition {args.partition} is ignored for iid")
+    if kind == "iid" and (given or args.kind) not in (None, "iid"):
+        print(f"note: the partition {given or args.kind} is ignored for iid")
+    if args.name and args.out:
+        parser.error("--name is a folder beside the other data sets, --out any folder: give one of them")
+    if name is None and not (args.source and (args.name or args.out)):
+        parser.error("--name NAME and --source PATH are needed")
+    args.out = args.out or DATASET / (args.name or name or "")
     values = {each: getattr(args, each) for each in Recipe.declared()}
     try:
-        recipe = Recipe(name, **values | {"partition": kind, "balance": args.balance == "balance"})
+        recipe = Recipe(
+            name or args.out.resolve().name, **values | {"partition": kind, "balance": args.balance == "balance"}
+        )
     except UsageError as error:
         parser.error(str(error))
     for unused in recipe.unused():
@@ -44,10 +56,10 @@ def parse(name: str, argv: list[str] | None = None) -> tuple[Recipe, argparse.Na
     return recipe, args
 
 
-def make_parser(name: str) -> argparse.ArgumentParser:
+def make_parser(name: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"generate_{name}.py",
-        description=f"Splits {name} among clients, in PFLlib's files.",
+        prog=f"generate_{name}.py" if name else "generate.py",
+        description=f"Splits {name or 'a source of your own'} among clients, in PFLlib's files (docs/data.md).",
         epilog="PFLlib's spelling: noniid - dir | noniid - pat | noniid balance pat | noniid - exdir | iid - - | "
         "iid balance -",
     )
@@ -57,24 +69,36 @@ def make_parser(name: str) -> argparse.ArgumentParser:
         ("balance", ("balance", "-"), "-", "equal shares of a class, for iid and pat (-)"),
         (
             "partition",
-            ("pat", "dir", "exdir", "-"),
+            ("pat", "dir", "exdir", "natural", "-"),
             None,
             "for noniid: pat, few classes a client; dir, Dirichlet shares (default); exdir, Dirichlet shares of few "
-            "classes",
+            "classes; natural, one client a user",
         ),
     ):
         shown = f"{{{','.join(choices)}}}"
         add(position, nargs="?", type=_word(*choices), default=default, metavar=shown, help=text)
     for setting, one in Recipe.declared().items():
-        if setting == "repair":
-            add("--repair", action="store_true", help=one.help)  # not followed by True: a positional word may come next
-        elif setting not in ("partition", "balance"):  # three words of PFLlib's
+        if setting == "partition":
+            one.add_to(parser, dest="kind", default=None, help="the same as a flag")
+        elif setting != "balance" and one.type is bool:
+            add(
+                f"--{setting}", action="store_true", help=one.help
+            )  # no True behind it: a positional word may come next
+        elif setting != "balance":
             one.add_to(parser)
     add("--nc", dest="num_clients", type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add("--out", type=user_path, default=DATASET / name, help="the data set's folder (%(default)s)")
-    add("--force", action="store_true", help="make it again even if it is there with the same settings")
+    add("--name", type=_name, help=f"the data set's name, its folder in dataset/ ({name or 'needed'})")
+    add("--out", type=user_path, help="the data set's folder, if it shall be elsewhere")
+    add("--force", action="store_true", help="replace what is there")
     add("--plot", action="store_true", help="draw which client holds what: partition.png in the data set's folder")
     return parser
+
+
+def _name(text: str) -> str:
+    """An argparse type: the name of a folder that is in view."""
+    if text != Path(text).name or text.startswith(".") or not text.isprintable() or not text.strip():
+        raise argparse.ArgumentTypeError(f"must be a plain name, not {text!r}")
+    return text
 
 
 def _word(*words: str) -> Callable[[str], str]:

@@ -5,59 +5,63 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flcore.data.generate import Recipe, generate
-from flcore.data.reading import Config, DataSet
+from flcore.data.generate import generate
+from flcore.data.reading import DataSet
 from flcore.data.sources import KNOWN
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.paths import DATASET
 
 
 def ensure_dataset(
-    name: str, num_clients: int | None = None, root: Path | str = DATASET, say: Callable[[str], object] = print
+    name: str,
+    num_clients: int | None = None,
+    root: Path | str = DATASET,
+    say: Callable[[str], object] = print,
+    num_new: int = 0,
 ) -> DataSet:
     """Makes sure that data set `name` in `root` is complete and for `num_clients` clients (None: as many as it has).
 
-    Makes it with the generator's defaults where it is missing or unfinished, or where it has those defaults but another
-    number of clients, and says so. A data set with settings of its own is never replaced: that is a UsageError with the
-    command to run. Upper and lower case do not matter. Returns the data set with its name as spelled on disk.
+    One that is not there is made: a known one with the generator's defaults, another by running the user's own
+    dataset/generate_<Name>.py as `noniid - dir`. What is there is never replaced: if it is damaged or for another
+    number of clients, that is a UsageError with the commands to choose from. `num_new`: those of the clients that -nnc
+    holds back. Upper and lower case do not matter. Returns the data set with its name as spelled on disk.
     """
     data = DataSet(_known_name(name, Path(root)), root)
-    config, broken = _state(data)
-    problem = broken
-    if not broken:
-        if num_clients in (None, config["num_clients"]):
-            return data
-        problem = f"data set {data} has {config['num_clients']} clients, {num_clients} are asked for"
-    if data not in KNOWN:
-        way = "" if broken else f"use -nc {config['num_clients']} or "
-        raise UsageError(f"{problem}: {way}make it again with the tool that it came from")
-
-    # The settings other than the defaults, as our generators note them.
-    arguments = config.get("arguments") or []
-    num_clients = num_clients or config.get("num_clients") or Recipe.num_clients
-    generator = os.path.relpath(DATASET / f"generate_{data}.py")
-    command = ["python", generator, *arguments, "--num_clients", str(num_clients)]
-    command += ["--out", str(data.folder)] if data.root.resolve() != DATASET else []
-    shown = shlex.join(command)
-    if config and "arguments" not in config:
-        raise UsageError(f"{problem}: it was made by another tool, so choose its settings yourself: {shown}")
-    if arguments and (len(arguments) != 2 or arguments[0] != "--source"):
-        raise UsageError(f"{problem}: it has settings of its own, so make it again yourself: {shown}")
-    say(f"{problem}: {shown}")
-    try:
-        say(str(generate(data, say=say, num_clients=num_clients, source=arguments[1] if arguments else None)))
-    except (UsageError, RunError) as error:
-        raise UsageError(f"{problem}, and making it failed: {error}\nOnce that is mended: {shown}") from None
-    return data
+    problem = data.problem()
+    if problem and not data.exists():
+        if data in KNOWN:
+            _generate(data, num_clients, say)
+        else:
+            _run_generator(data, say)
+        problem = data.problem()
+    if problem:
+        command = data.command(force="") or (_command(data, None, force="") if data in KNOWN else "")
+        raise UsageError(f"{problem}: make it again{f': {command}' if command else ' with the tool that it came from'}")
+    there = data.config()["num_clients"]
+    if num_clients in (None, there):
+        return data
+    asked = f"{num_clients} are asked for" + (f" (-nc {num_clients - num_new} -nnc {num_new})" if num_new else "")
+    ways = [f"use -nc {there - num_new}" if there > num_new else f"use -nnc below {there}"]
+    beside = f"{data}-{num_clients}"
+    if other := data.command(num_clients=num_clients, name=beside) or (
+        _command(DataSet(beside, data.root), num_clients, of=data) if data in KNOWN else ""
+    ):
+        ways.append(f"make a partition for {num_clients} beside it, and use -data {shlex.quote(beside)}: {other}")
+    else:
+        ways.append("make it again with the tool that it came from")
+    raise UsageError(f"data set {data} has {there} clients, {asked}: {' or '.join(ways)}")
 
 
 def known_datasets(root: Path | str = DATASET) -> list[str]:
     """The data sets that are in `root` and those that can be made."""
     there = {path.parent.name for part in ("config.json", "train") for path in Path(root).glob(f"*/{part}")}
-    return sorted(there | set(KNOWN))
+    own = {path.stem.removeprefix("generate_") for path in DATASET.glob("generate_*.py")}
+    return sorted(there | own | set(KNOWN))
 
 
 def _known_name(name: str, root: Path) -> str:
@@ -73,15 +77,38 @@ def _known_name(name: str, root: Path) -> str:
     raise UsageError(f"there is no data set {name!r}: {hint}Known are {', '.join(known)}, in {root}")
 
 
-def _state(data: DataSet) -> tuple[Config, str]:
-    """The data set's config (empty without a sound one), and what keeps it from being used (empty if nothing does)."""
-    if not data.folder.is_dir():
-        return {}, f"data set {data} is not there"
+def _command(data: DataSet, num_clients: int | None, of: str = "", **flags: str) -> str:
+    """The generator's command for the known images `of` (by default those of the data set's own name)."""
+    words = ["python", os.path.relpath(DATASET / f"generate_{of or data}.py")]
+    words += ["--num_clients", str(num_clients)] if num_clients else []
+    if data.root.resolve() != DATASET:
+        words += ["--out", str(data.folder)]
+    elif of:
+        words += ["--name", str(data)]
+    return shlex.join(words + [f"--{flag}" for flag in flags])
+
+
+def _generate(data: DataSet, num_clients: int | None, say: Callable[[str], object]) -> None:
+    command = _command(data, num_clients)
+    say(f"data set {data} is not there: {command}")
     try:
-        config = data.config()
-    except UsageError as error:
-        return {}, str(error)
-    for file in (data.file(i, is_train) for is_train in (True, False) for i in range(config["num_clients"])):
-        if not file.is_file() or not file.stat().st_size:
-            return config, f"{file} is missing or empty"
-    return config, ""
+        say(str(generate(data, say=say, num_clients=num_clients)))
+    except (UsageError, RunError) as error:
+        raise UsageError(f"making data set {data} failed: {error}\nOnce that is mended: {command}") from None
+
+
+def _run_generator(data: DataSet, say: Callable[[str], object]) -> None:
+    """Runs a generator in PFLlib's style, which makes its data set in the folder where it is started."""
+    script = DATASET / f"generate_{data}.py"
+    if not script.is_file():  # nothing but an empty folder
+        raise UsageError(f"data set {data} is not there: {data.folder} is empty")
+    words = [str(script), "noniid", "-", "dir"]
+    command = f"cd {shlex.quote(str(data.root))} && {shlex.join(['python', *words])}"
+    say(f"data set {data} is not there: {command}")
+    data.root.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, *words], cwd=data.root, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), f"code {done.returncode}")
+        raise UsageError(f"making data set {data} failed: {reason.strip()}. Once that is mended: {command}")
+    if not data.exists():
+        raise UsageError(f"{script.name} has run and left no data set in {data.folder}. By hand: {command}")

@@ -1,4 +1,4 @@
-"""Reads images and labels from files of each kind, checking everything that may be wrong with a stranger's file.
+"""Reads the official files of MNIST and CIFAR and their relatives, checking everything that may be wrong with them.
 
 Every reader gives x uint8 (N, C, H, W) and y (N, whole numbers), and raises UsageError naming the file that is missing,
 damaged or unlike what it should be. The readers of folders give None for a folder of another kind.
@@ -14,48 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from flcore.utils.errors import UsageError
-from flcore.utils.safe_load import load_npz, load_pickle, most_unpacked
+from flcore.utils.safe_load import load_pickle, most_unpacked
 
 Images = tuple[np.ndarray, np.ndarray]
 
 IDX_PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 CIFAR10_PARTS = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR100_PARTS = ("train", "test")
-MOST_PIXELS = 2**24  # of one image in a folder
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # whatever the name says: others may start programs
-_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-
-
-def read_source(path: Path) -> Images:
-    """The images of a file or folder of any kind, told apart by the names in it."""
-    if path.is_file() and path.suffix == ".npz":
-        return read_npz(path)
-    if path.is_dir():
-        for read in (read_idx_folder, read_cifar_folder, read_image_folder):
-            images = read(path)
-            if images is not None:
-                return images
-    raise UsageError(
-        f"{path} is not a source of images: that is a folder with the official files (idx, also gzipped, or CIFAR's "
-        f"python batches, unpacked), an .npz file with x and y, or a folder with one sub-folder of images a class"
-    )
-
-
-def read_npz(path: Path) -> Images:
-    """An .npz with x uint8 (N, C, H, W) or (N, H, W), and y (N)."""
-    content = load_npz(path)
-    if not {"x", "y"} <= set(content):
-        raise UsageError(
-            f"{path} holds {', '.join(sorted(content)) or 'nothing'}: it must hold x (images) and y (labels)"
-        )
-    x, y = content["x"], content["y"]
-    if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        raise UsageError(f"{path}: x must be uint8 of shape (N, C, H, W) or (N, H, W), it is {x.dtype} {x.shape}")
-    if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
-        raise UsageError(f"{path}: x {x.shape} has its channels last, it must be (N, C, H, W): x.transpose(0, 3, 1, 2)")
-    if y.dtype.kind not in "iu":
-        raise UsageError(f"{path}: y must be integers, it is {y.dtype}")
-    return _images(x if x.ndim == 4 else x[:, None], y, path)
 
 
 def read_idx_folder(folder: Path) -> Images | None:
@@ -103,10 +68,7 @@ def read_cifar_folder(folder: Path) -> Images | None:
 
 def read_cifar_batch(path: Path) -> Images:
     """One batch: a pickled dict with data uint8 (N, 3 * 32 * 32) and labels or fine_labels."""
-    content = load_pickle(path)
-    batch = (
-        {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()} if isinstance(content, dict) else {}
-    )
+    batch = _load_dict(path)
     x, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     flat = isinstance(labels, np.ndarray) or (isinstance(labels, list) and {type(label) for label in labels} <= {int})
     y = np.asarray(labels if flat else None)
@@ -117,34 +79,23 @@ def read_cifar_batch(path: Path) -> Images:
     return _images(x.reshape(-1, 3, 32, 32), y, path)
 
 
-def read_image_folder(folder: Path) -> Images | None:
-    """One sub-folder of images a class, classes in the order of their names. Grey if all images are, otherwise RGB."""
-    from PIL import Image
+def read_cifar_names(folder: Path, num_classes: int) -> tuple[str, ...]:
+    """The names of CIFAR's classes, from the file of names beside the batches; their numbers where it is missing."""
+    names: object = None
+    for file in _files(folder):
+        if file.name in ("batches.meta", "meta"):
+            found = _load_dict(file)
+            names = found.get("label_names", found.get("fine_label_names"))
+    if not isinstance(names, list) or len(names) != num_classes:
+        return tuple(map(str, range(num_classes)))
+    return tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in names)
 
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    files = [(c, file) for c, entry in enumerate(classes) for file in _files(entry) if file.suffix.lower() in _PICTURES]
-    if not files:
-        return None
 
-    images: list[Image.Image] = []
-    for _, file in files:
-        try:
-            image = Image.open(file, formats=_FORMATS)
-            if image.width * image.height > MOST_PIXELS:
-                raise ValueError(f"it has {image.width} x {image.height} pixels")
-            image.load()
-        except Exception as error:  # a damaged image can make any operation fail in any way
-            raise UsageError(f"{file} is not an image that can be read: {error}") from None
-        if images and image.size != images[0].size:
-            raise UsageError(
-                f"{file} is {image.size[0]} x {image.size[1]} pixels, the images before it are {images[0].size[0]} x "
-                f"{images[0].size[1]}: all must have one size"
-            )
-        images.append(image)
-    mode = "L" if all(image.mode in ("1", "L") for image in images) else "RGB"
-    x = np.stack([np.asarray(image.convert(mode)) for image in images])
-    x = x[:, None] if mode == "L" else x.transpose(0, 3, 1, 2)
-    return x, np.array([c for c, _ in files])
+def _load_dict(path: Path) -> dict[object, object]:
+    content = load_pickle(path)
+    if not isinstance(content, dict):
+        return {}
+    return {key.decode(errors="replace") if isinstance(key, bytes) else key: value for key, value in content.items()}
 
 
 def _files(folder: Path) -> list[Path]:

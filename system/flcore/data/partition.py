@@ -7,7 +7,9 @@ twice, and a draw that leaves a client with too few images costs next to nothing
 The procedures are PFLlib's (iid, pat, dir, exdir), so that published numbers can be compared. What differs, always:
 
 * No endless loop. PFLlib draws again until every client has enough, for ever if need be; here TRIES draws, then an
-  error that names what to change, or `repair`: the best draw, with images moved from the largest to the smallest.
+  error that names what to change, or `repair`: the best draw, with images moved from the largest to the smallest. A
+  draw that lacks little (at most MENDED of all images) is mended without being asked, so that small sets have no seeds
+  that fail; the number of images moved is told.
 * No 0/0. Where all of a class's Dirichlet weight is on clients that are full already (common with a tiny alpha), one of
   the clients still open gets the class: that is what Dirichlet draws tend to as alpha goes to 0.
 * `pat` drops no class. Class c gets floor((c+1) K q / C) - floor(c K q / C) clients, which is PFLlib's number wherever
@@ -24,21 +26,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flcore.data.writing import ALPHA, BATCH_SIZE, Images, Statistic
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import numpy_generator
 
 Integers = NDArray[np.int_]
 Booleans = NDArray[np.bool_]
-Images = dict[str, NDArray[Any]]  # "x" images and "y" labels
-Statistic = list[list[tuple[int, int]]]  # (label, number of images) for each label of each client
 
 KINDS = ("iid", "pat", "dir", "exdir")
-ALPHA = 0.1  # of the Dirichlet distribution
 TRAIN_RATIO = 0.75  # the part of each client's images to train on
-BATCH_SIZE = 10
 SEED = 1
 TRIES = 500
 MIN_SAMPLES = 2  # one to train and one to test
+MENDED = 0.05  # the part of all images that is moved without `repair`
 EXDIR_MIN_SAMPLES = 10  # PFLlib's number for exdir, whatever the batch size
 
 
@@ -61,7 +61,7 @@ def partition(
     kind: one of KINDS. `class_per_client` is needed by pat and exdir, `alpha` by dir and exdir.
     train_ratio: matters for PFLlib's minimum, see `least_samples`. min_samples: replaces the minimum of every kind.
 
-    Returns each client's indices into `labels`, the minimum that was kept, and the number of images moved by `repair`.
+    Returns each client's indices into `labels`, the minimum that was kept, and the number of images moved to reach it.
     Raises UsageError if the settings cannot be met.
     """
     if kind not in KINDS:
@@ -92,7 +92,7 @@ def partition(
     held = counts.sum(1)
     moved = 0
     if held.min() < minimum:
-        if not repair:
+        if not repair and np.maximum(minimum - held, 0).sum() > MENDED * len(labels):
             raise UsageError(_too_few(kind, held, minimum))
         moved = move_samples(counts, minimum)
     return deal(labels, counts, kind, rng), minimum, moved

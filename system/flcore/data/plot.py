@@ -1,23 +1,27 @@
 """Draws which client holds how many images of which class: `python plot_partition.py Cifar100`.
 
-The picture needs config.json alone, no screen, and stays readable with 100 clients and 100 classes.
+The picture needs config.json alone (and the files, where that has no counts) and no screen, and stays readable with 100
+clients and 100 classes.
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flcore.data.reading import PARTS, STATISTIC, Config, DataSet, read_partition
+from flcore.data.samples import printable
 from flcore.hyperparams import user_path
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 from flcore.utils.runs.files import whole_file
-from flcore.utils.safe_load import load_json
 
 MOST_CELLS = 10**7  # of clients x classes; nobody could see more
+MOST_NAMED = 40  # classes; more names would lie upon each other
 
 
 def draw(folder: Path) -> Path:
@@ -25,10 +29,12 @@ def draw(folder: Path) -> Path:
     images."""
     from matplotlib.figure import Figure
 
-    counts = read_counts(folder / "config.json")
+    folder = folder.resolve()
+    data = DataSet(folder.name, folder.parent)
+    counts = read_counts(data)
     width, height = size_of(counts)
     figure = Figure(figsize=(width + 1.6, height + 1.0), layout="constrained")
-    draw_panel(figure.add_subplot(), counts, folder.resolve().name)
+    draw_panel(figure.add_subplot(), counts, data, data.class_names())
     picture = folder / "partition.png"
     with whole_file(picture) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
@@ -42,7 +48,7 @@ def size_of(counts: NDArray[np.int_]) -> tuple[float, float]:
     return width, height
 
 
-def draw_panel(axes: Any, counts: NDArray[np.int_], name: str) -> None:
+def draw_panel(axes: Any, counts: NDArray[np.int_], name: str, class_names: Sequence[str] = ()) -> None:
     """Draws the images by client and class of the data set `name` into a panel of about `size_of(counts)`."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import MaxNLocator
@@ -61,28 +67,41 @@ def draw_panel(axes: Any, counts: NDArray[np.int_], name: str) -> None:
     axes.set_title(f"{name}: {counts.sum():,} images, {num_clients} clients, {num_classes} classes", parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    if (
+        num_classes <= MOST_NAMED
+        and list(class_names) != [str(label) for label in range(num_classes)][: len(class_names)]
+    ):
+        axes.set_yticks(range(num_classes), [printable(name, 20) for name in class_names], parse_math=False)
     axes.grid(alpha=0.3, linewidth=0.4)
     axes.set_axisbelow(True)
 
 
-def read_counts(config_path: Path) -> NDArray[np.int_]:
-    """The images by client and class, from a data set's config.json."""
-    if not config_path.is_file():
-        raise UsageError(f"{config_path} is missing: make the data set first (generate_<Name>.py)")
-    config = load_json(config_path)
+def read_counts(data: DataSet) -> NDArray[np.int_]:
+    """The images by client and class, from config.json, or counted where it does not tell them."""
+    config, path = data.config(), data.folder / "config.json"
+    num_clients, num_classes = config["num_clients"], config["num_classes"]
     try:
-        statistic, num_classes = config["Size of samples for labels in clients"], config["num_classes"]
-        if len(statistic) != config["num_clients"] or not 1 <= len(statistic) * num_classes <= MOST_CELLS:
-            raise ValueError(f"{len(statistic)} clients are listed, it should be {config['num_clients']}")
-        counts = np.zeros((len(statistic), num_classes), int)
+        statistic = config[STATISTIC] if STATISTIC in config else _counted(data, config)
+        if len(statistic) != num_clients or not 1 <= num_clients * num_classes <= MOST_CELLS:
+            raise ValueError(f"{len(statistic)} clients are listed, it should be {num_clients}")
+        counts = np.zeros((num_clients, num_classes), int)
         for client, labels in enumerate(statistic):
             for label, count in labels:
                 if not (0 <= label < num_classes and 0 <= count < 2**53):
                     raise ValueError(f"{count} images of class {label}")
                 counts[client, label] = count
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise UsageError(f"{config_path} is damaged ({error!r}): make the data set again") from None
+        raise UsageError(f"{path} is damaged ({error!r}): make the data set again") from None
     return counts
+
+
+def _counted(data: DataSet, config: Config) -> list[list[tuple[int, int]]]:
+    counted = []
+    for client in range(config["num_clients"]):
+        labels = np.concatenate([read_partition(data.folder / part / f"{client}.npz")[1] for part in PARTS])
+        values, counts = np.unique(labels.astype(int), return_counts=True)
+        counted.append(list(zip(values.tolist(), counts.tolist(), strict=True)))
+    return counted
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from flcore.data import plot
+from flcore.data.reading import DataSet
 from flcore.reporting.frames import Results
 from flcore.reporting.labels import End, label_ends, settle
 from flcore.reporting.tables import marks
@@ -297,8 +298,6 @@ def clients(results: Results) -> Any:
 
 def partition(results: Results) -> Any:
     """Which client held how many images of which class, from the data set that the runs used, if it is still there."""
-    from flcore.data.reading import DataSet  # with torch, which takes its time
-
     found = {}
     for dataset in dict.fromkeys(results.runs["dataset"]):
         number = results.runs.index[results.runs["dataset"] == dataset][0]
@@ -308,18 +307,18 @@ def partition(results: Results) -> Any:
         if not isinstance(place, str) or not isinstance(settings, dict):
             raise UsageError(f"{results.files[number].path}: no run.json beside it tells where its data set lies")
         data = DataSet(dataset, place)
-        counts = plot.read_counts(data.folder / "config.json")
+        counts = plot.read_counts(data)
         if settings.get("data_digest") not in (None, data.digest()):
             raise UsageError(f"the data set in {data.folder} is no longer the one that these results were made with")
-        found[dataset] = counts
-    sizes = [plot.size_of(counts) for counts in found.values()]
+        found[dataset] = counts, data.class_names()
+    sizes = [plot.size_of(counts) for counts, _ in found.values()]
     figure = Figure(
         figsize=(sum(width + 1.6 for width, _ in sizes), max(height for _, height in sizes) + 1.0), layout="constrained"
     )
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(found), squeeze=False, width_ratios=[width for width, _ in sizes])[0]
-    for panel, (dataset, counts) in zip(panels, found.items(), strict=True):
-        plot.draw_panel(panel, counts, dataset)
+    for panel, (dataset, (counts, class_names)) in zip(panels, found.items(), strict=True):
+        plot.draw_panel(panel, counts, dataset, class_names)
     return figure
 
 
