@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from flcore.data.generate import Recipe, make
 from flcore.hyperparams import user_path
@@ -81,9 +82,8 @@ def make_parser(name: str | None) -> argparse.ArgumentParser:
         if setting == "partition":
             one.add_to(parser, dest="kind", default=None, help="the same as a flag")
         elif setting != "balance" and one.type is bool:
-            add(
-                f"--{setting}", action="store_true", help=one.help
-            )  # no True behind it: a positional word may come next
+            # without a True behind it, since a positional word may come next
+            add(f"--{setting}", action="store_true", help=one.help)
         elif setting != "balance":
             one.add_to(parser)
     add("--nc", dest="num_clients", type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)

@@ -191,7 +191,7 @@ def _found(folder: Path, user_folders: bool) -> _Found:
             raise UsageError(
                 f"{top}: {name}/ has the classes {_some(classes)}, the first part {_some(first)}: none in common"
             )
-    if lacking := set(found.classes) - set.intersection(*held.values()):
+    if lacking := sorted({name for name in found.classes for own in held.values() if name not in own}):
         found.notes.append(f"not in every part: {_some(lacking)}")
     if empty:
         found.notes.append(f"without images and left out: {_some(empty)}")
