@@ -41,7 +41,11 @@ def test_grey_and_colour_of_eight_bits(tmp_path):
 def test_sixteen_bits_keep_their_range(tmp_path, name):
     """White is 65535, not 255: once every pixel was white."""
     deep = np.array([[0, 13107], [52428, 65535]], np.uint16)
-    x, _ = one(tmp_path / name, Image.fromarray(deep))
+    if name == "a.pgm":  # which old versions of Pillow read and do not write
+        (tmp_path / name).write_bytes(b"P5 2 2 65535\n" + deep.astype(">u2").tobytes())
+    else:
+        Image.fromarray(deep).save(tmp_path / name)
+    x = read_images([tmp_path / name])[0][0]
     assert x.dtype == np.uint16 and x.tolist() == [deep.tolist()]
     np.testing.assert_allclose(scaled(x[None])[0, 0], [[-1, -0.6], [0.6, 1]], atol=1e-6)
     Image.fromarray(SQUARE).save(tmp_path / "8.png")

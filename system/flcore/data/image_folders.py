@@ -128,13 +128,11 @@ def _decoded(file: Path, done: "Counter[str]") -> Array:
     with Image.open(file, formats=_FORMATS) as opened:
         if opened.width * opened.height > MOST_PIXELS:
             raise ValueError(f"it has {opened.width} x {opened.height} pixels")
-        opened.load()
-        kind, mode = opened.format, opened.mode
-        transparent = mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in opened.info
-        if getattr(opened, "is_animated", False):
-            done["have several frames, of which the first is taken"] += 1
-            opened.seek(0)
+        done["have several frames, of which the first is taken"] += getattr(opened, "is_animated", False)
+        kind = opened.format
         image = ImageOps.exif_transpose(opened)
+    mode = image.mode
+    transparent = mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
     if mode.startswith("I;16") or (mode == "I" and kind in ("PNG", "PPM")):  # older Pillow: I for 16 bits
         return np.asarray(image).astype(np.uint16)[None]
     if mode.startswith(("I", "F")):
