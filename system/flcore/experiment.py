@@ -31,7 +31,7 @@ from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
 from flcore.utils.runs.claim import claim_run
 from flcore.utils.runs.files import as_arrays
-from flcore.utils.runs.provenance import NOT_SETTINGS, run_info, run_settings
+from flcore.utils.runs.provenance import NOT_SETTINGS, but_rounds, run_info, run_settings, settings_digest
 from flcore.utils.runs.read import read_run
 from flcore.utils.runs.record import RunFiles
 from flcore.utils.seeds import isolated, numpy_generator, seed_everything
@@ -42,7 +42,7 @@ EXECUTORS: dict[str, Callable[..., Executor]] = {
     "stacked": StackedExecutor,
 }
 COMMAND_LINE = {"quiet", "verbose", "log", "config"}
-FILES = ("checkpoint_every", "resume", "reuse", "overwrite")  # flags that need a folder of results
+FILES = ("checkpoint_every", "keep_checkpoint", "resume", "reuse", "overwrite")  # flags that need a folder of results
 
 log = logging.getLogger(__name__)
 
@@ -209,6 +209,7 @@ class Experiment:
         return claim_run(
             *(self.values["results_dir"], prepared["dataset"], self.method.name, goal, repeat, prepared["settings"]),
             **{name: self.values[name] for name in ("overwrite", "reuse", "resume")},
+            by_rounds=self.method.by_rounds,
             say=log.info,
         )
 
@@ -222,7 +223,7 @@ class Experiment:
             files.update(**run_info({"arguments": arguments, "given": self.given, "evaluation_point": point}))
         status, server, told = "failed", None, list[Observer]()
         try:
-            with files.recording() if files else nullcontext():
+            with files.recording(self.values["keep_checkpoint"]) if files else nullcontext():
                 context = self._context(prepared, repeat, result_path=files.h5 if files else None)
                 server = self._server(context)
                 self._check(server, files)
@@ -230,7 +231,10 @@ class Experiment:
                     told.append(observer)
                     observer.on_start(context)
                 server.observers = told
-                server.train()
+                try:
+                    server.train()
+                finally:
+                    server.recorder.close()
                 status = "stopped" if server.recorder.stopped else "finished"
                 if files:
                     files.stopped = server.recorder.stopped
@@ -264,8 +268,12 @@ class Experiment:
         log.debug(f"settings: {', '.join(f'{name} {value}' for name, value in context.settings.items())}")
         if files:
             files.update(**server.privacy)
-            identity = files.info | {"num_clients": context.num_clients}
-            server.checkpoints = Checkpoints(files.h5, identity, context.checkpoint_every, context.resume, log.info)
+            identity = files.info | {
+                "num_clients": context.num_clients,
+                "settings_digest": settings_digest(but_rounds(context.settings)),
+            }
+            how = context.checkpoint_every, context.resume, log.info, context.keep_checkpoint, files.continued
+            server.checkpoints = Checkpoints(files.h5, identity, *how)
             server.checkpoints.check(server)
 
 

@@ -34,6 +34,8 @@ class Method:
             a large round then needs no memory for each client's.
         averages: whether the server takes means of uploads, which --aggregate can replace.
         noise_refusal: why its prototypes cannot take --proto_noise; empty: they can.
+        by_rounds: what depends on the planned number of rounds (``-gr``), in words, so that a run cannot go on with a
+            larger one; empty: nothing.
         reconstruction: written without the paper's text or code; tables of results say so.
         head_split: whether the network is split into extractor and head. Every rule needs it, a PFLlib pair may not.
     """
@@ -52,6 +54,7 @@ class Method:
     means_only: tuple[str, ...] = ()
     averages: bool = True
     noise_refusal: str = ""
+    by_rounds: str = ""
     reconstruction: bool = False
     head_split: bool = True
 
@@ -157,6 +160,7 @@ METHODS = [
         prototypes="class centres",
         parts={"head.": "idle head"},
         means_only=ALL,
+        by_rounds="its loss goes from contrast to cross-entropy with t/T",
     ),
     Method(
         *("FedCRL", "flcore.servers.servercrl:FedCRL", "Huang et al., 2024, reconstructed from the abstract"),

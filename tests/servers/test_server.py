@@ -160,6 +160,18 @@ def test_dropped_uploads_do_not_count_and_weights_sum_to_one(make_server):
     assert server.records["rs_bytes_up"][0] * 2 == server.records["rs_bytes_down"][0]
 
 
+@pytest.mark.parametrize(
+    ("rate", "join", "lost"), [("0.3", "1", 1), ("0.9", "0.5", 1), ("0.75", "1", 3), ("0.2", "1", 0)]
+)
+def test_the_share_of_the_uploads_that_is_lost_is_rounded_down_and_who_lost_is_recorded(make_server, rate, join, lost):
+    """Of 4 or 2 participants: 1.2, 1.8, 3 and 0.8."""
+    server = make_server("FedAvg", "-cdr", rate, "-jr", join, "-gr", "2", model="MLR")
+    server.train()
+    assert [row.sum() for row in server.records["rs_lost"]] == [lost] * 2
+    joined = set(np.flatnonzero(server.records["rs_joined"][-1]))
+    assert joined - set(server.uploaded_ids) == set(np.flatnonzero(server.records["rs_lost"][-1]))
+
+
 def test_no_two_participants_share_memory_that_anybody_changes(make_server):
     server = make_server("FedRep", "-gr", "1")
     server.train()

@@ -192,6 +192,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         if self.num_new_clients > 0:
             newcomers.welcome(self)
         self.save_results()
+        self.recorder.close()
         if self.recorder.path:
             self.recorder.save_model()
 

@@ -20,6 +20,7 @@ from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs import checkpoint, claim, run_state
 from flcore.utils.runs.checkpoint import Checkpoints
 from flcore.utils.runs.files import write_json
+from flcore.utils.runs.read import read_run
 from flcore.utils.runs.run_state import remembered
 from flcore.utils.runs.tensor_files import pack, read_tensors, unpack, write_tensors
 from support import REPO
@@ -431,6 +432,72 @@ def test_a_run_that_is_still_going_is_not_resumed_twice(command, tmp_path, monke
     assert command("--resume") == 2 and "is still being written by process" in capfd.readouterr().err
     write_json(path, info | {"status": "running", "process": "an earlier one of the same number"})
     assert command("--resume") == 0
+
+
+# ---- more rounds
+
+
+def all_but_times(path):
+    return {name: array.tobytes() for name, array in read_run(path).arrays.items() if name != "rs_seconds"}
+
+
+@pytest.mark.parametrize("algorithm", ["FedAvg", "FedCPD"])
+def test_a_finished_run_goes_on_with_more_rounds_as_if_it_had_been_one(command, tmp_path, algorithm, capfd):
+    flags = ("-algo", algorithm, "-m", "DNN", "-ld", "-eg", "2", "--checkpoint_every", "0", "-t", "2")
+    assert command(*flags, "-gr", "5", folder="whole") == 0
+    assert command(*flags, "--keep_checkpoint") == 0
+    results, stem = tmp_path / "results", f"Tiny_{algorithm}_test"
+    before = all_but_times(results / f"{stem}_0.h5")
+    assert command(*flags, "-gr", "5", "--resume") == 0
+    assert capfd.readouterr().out.count("resumed after 3 rounds from") == 2
+    for repeat in range(2):
+        [longer] = results.glob(f"{stem}-??????_{repeat}.h5")
+        assert all_but_times(longer) == all_but_times(tmp_path / "whole" / f"{stem}_{repeat}.h5")
+        info = json.loads(longer.with_suffix(".run.json").read_text())
+        assert info["settings"]["global_rounds"] == 5 and info["continued"] == str(results / f"{stem}_{repeat}.h5")
+    assert all_but_times(results / f"{stem}_0.h5") == before and (results / f"{stem}_0.ckpt").exists()
+    assert command(*flags, "-gr", "5", "--resume") == 0 and "is reused" in capfd.readouterr().out
+
+
+def test_an_interrupted_run_goes_on_with_more_rounds_in_its_place(command, tmp_path, monkeypatch, capfd):
+    assert command("-gr", "4", folder="whole") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 0, 1)
+        assert command() == 130
+    monkeypatch.setattr(interrupt, "_requested", False)
+    assert command("-gr", "1", "--resume", "-lr", "0.02", folder="results") == 0
+    line = "test_0.h5 has checkpoints, but it is another run: global_rounds 3 there and 1 here, local_learning_rate"
+    assert f"{line} 0.01 there and 0.02 here" in capfd.readouterr().out
+    assert command("-gr", "4", "--resume") == 0 and "resumed after 2 rounds" in capfd.readouterr().out
+    path = tmp_path / "results" / "Tiny_FedAvg_test_0.h5"
+    assert all_but_times(path) == all_but_times(tmp_path / "whole" / path.name)
+    assert not path.with_suffix(".ckpt").exists()
+
+
+def test_a_method_that_depends_on_the_number_of_rounds_does_not_go_on(command, tmp_path, capfd):
+    flags = ("-algo", "FedProc", "-m", "DNN", "--keep_checkpoint", "--checkpoint_every", "0")
+    assert command(*flags, "-gr", "2") == 0
+    assert command(*flags, "--resume") == 2
+    error = capfd.readouterr().err
+    assert "was planned for 2 rounds and cannot go on to 3, since its loss goes from contrast to cross-entropy" in error
+    assert len(list((tmp_path / "results").glob("*.h5"))) == 1
+
+
+def test_methods_say_whether_they_depend_on_the_number_of_rounds():
+    """Whoever reads it in a rule or a server of its own has to."""
+    own = [path for part in ("clients", "servers") for path in (REPO / "system" / "flcore" / part).glob("*.py")]
+    reads = {path.stem for path in own if "global_rounds" in path.read_text(encoding="utf-8")}
+    files = {
+        line.name: {base.__module__.split(".")[-1] for base in (*line.server_class().__mro__, *rule(line).__mro__)}
+        for line in METHODS
+    }
+    shared = {"roundloop", "serverbase"}  # the loop itself ends by it
+    assert {name for name, modules in files.items() if (reads - shared) & modules} == {"FedProc"}
+    assert {line.name for line in METHODS if line.by_rounds} == {"FedProc"}
+
+
+def rule(line):
+    return line.server_class().rule
 
 
 # ---- killed

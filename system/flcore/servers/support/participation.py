@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from flcore.servers.roundloop import share_of
 from flcore.servers.support import faults
 from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import UsageError
@@ -134,8 +133,8 @@ class Participation:
         return [server.clients[i] for i in sorted(draw.choice(server.num_clients, number, replace=False))]
 
     def arriving(self) -> list[Any]:
-        """The participants whose upload is not dropped (``-cdr``); at least one."""
+        """The participants whose upload is not lost: the share ``-cdr`` of them, rounded down, is, so never all."""
         selected = self.server.selected_clients
-        number = share_of(len(selected), 1 - self.server.client_drop_rate)
+        number = len(selected) - int(self.server.client_drop_rate * len(selected) + 1e-9)
         kept = self._draw(self.server.current_round, "drop").choice(len(selected), number, replace=False)
         return [selected[i] for i in sorted(kept)]

@@ -4,9 +4,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flcore.clients.support.items import load_item, save_item
 from flcore.utils.records import row
-from flcore.utils.runs.files import write_h5
+from flcore.utils.runs.rounds import GrowingFile
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +21,7 @@ class Recorder:
     def __init__(self, server: Any) -> None:
         self.server = server
         self.stopped = False  # by an observer
+        self.file: GrowingFile | None = None
 
     def add(self, **values: Any) -> None:
         """Adds one value to each of the named lists of records."""
@@ -46,6 +49,9 @@ class Recorder:
         log.debug(f"round {server.current_round}: clients {joined}, left out {sorted(uploads.left_out)}")
         for i in sorted(uploads.left_out):
             self.add(rs_left_out_clients=(server.current_round, i))
+        if server.client_drop_rate:
+            lost = [client.id for client in server.selected_clients if client.id not in uploads.arriving]
+            self.add(rs_lost=np.isin(np.arange(server.num_clients), lost).astype(np.int8))
         self.save()
         record = self.round_record()
         wishes = [observer.on_round(record) for observer in server.observers]  # each hears of it
@@ -69,9 +75,15 @@ class Recorder:
         return found and Path(found)
 
     def save(self) -> None:
-        """Writes everything recorded so far to the run's .h5 file, complete or not at all."""
+        """Keeps everything recorded so far in the run's files, see `GrowingFile`."""
         if self.path:
-            write_h5(self.path, self.lists())
+            self.file = self.file or GrowingFile(self.path)
+            self.file.save(self.lists())
+
+    def close(self) -> None:
+        """Leaves everything recorded in the .h5 file, if anything was ever saved."""
+        if self.file:
+            self.file.close(self.lists())
 
     @property
     def model_path(self) -> Path:

@@ -43,9 +43,11 @@ RESULTS = (
     flag("", "overwrite", False, "replace a result of the same name, also a finished one"),
     flag("", "reuse", False, "keep a finished result of the same settings and code; no new run"),
     flag("", "checkpoint_every", 0, "rounds between checkpoints, which go when the run is finished; 0: none", least=0),
+    flag("", "keep_checkpoint", False, "keep a checkpoint of the last round, to go on with a larger -gr"),
     flag(
         *("", "resume", False),
-        "go on after the last checkpoint of the unfinished run of these settings; finished ones stay as they are",
+        "go on after the last checkpoint of the unfinished run of these settings, or of one with fewer rounds (-gr); "
+        "finished ones stay as they are",
     ),
 )
 # A flag that does nothing while another one is off: its name -> that other one, and the value which is off.

@@ -47,7 +47,7 @@ GENERAL = (
 PARTICIPATION = (
     flag("-jr", "join_ratio", 1.0, "share of the clients that join a round", above=0, most=1),
     flag("-rjr", "random_join_ratio", False, "draw the number that join, from -jr of them to all"),
-    flag("-cdr", "client_drop_rate", 0.0, "share of the uploads that are lost", least=0, below=1),
+    flag("-cdr", "client_drop_rate", 0.0, "share of a round's uploads that are lost, rounded down", least=0, below=1),
     flag("-nnc", "num_new_clients", 0, "clients held back for a test at the end", least=0),
     flag("-ften", "fine_tuning_epoch_new", 0, "fine-tuning epochs of new clients", least=0),
     flag("-tsr", "train_slow_rate", 0.0, "share of the clients that train slowly", least=0, most=1),

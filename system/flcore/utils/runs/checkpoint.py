@@ -42,22 +42,32 @@ class Checkpoints:
         every: rounds between two checkpoints; 0: none.
         resume: go on from the latest usable one.
         say: takes lines for the user.
+        keep: write one after the last round, too.
+        source: the result file of the run whose checkpoints are resumed; None: this run's own.
     """
 
     def __init__(
-        self, h5: Path, info: Mapping[str, Any], every: int, resume: bool, say: Callable[[str], object] = print
+        self,
+        h5: Path,
+        info: Mapping[str, Any],
+        every: int,
+        resume: bool,
+        say: Callable[[str], object] = print,
+        keep: bool = False,
+        source: Path | None = None,
     ) -> None:
-        self.folder = checkpoint_folder(h5)
+        self.folder, self.source = checkpoint_folder(h5), checkpoint_folder(source or h5)
+        self.keep = keep
         self.identity = {name: info.get(name) for name in IDENTITY} | {"torch": str(torch.__version__)}
         self.every, self.resume, self.say = every, resume, say
         self.latest: int | None = None  # rounds in the newest one known to be good
 
     def check(self, server: Any) -> None:
         """Refuses what cannot be resumed: PFLlib-style servers that bring their own loop."""
-        if server.own_loop and (self.every or self.resume):
+        if server.own_loop and (self.every or self.resume or self.keep):
             raise UsageError(
-                f"--checkpoint_every and --resume do not work with {server.algorithm}: it brings its own loop or local "
-                "training, whose state is not known; leave them out"
+                f"--checkpoint_every, --keep_checkpoint and --resume do not work with {server.algorithm}: it brings "
+                "its own loop or local training, whose state is not known; leave them out"
             )
 
     def begin(self, server: Any) -> int:
@@ -74,42 +84,40 @@ class Checkpoints:
         found = self.rounds()
         for done in reversed(found):
             try:
-                self._load(server, done)
+                self._load(server, self.source / _name(done), done)
             except UnusableError as why:
-                self.say(f"checkpoint {self._path(done)} is not used: {why}")
+                self.say(f"checkpoint {self.source / _name(done)} is not used: {why}")
                 continue
             self.latest = done
-            self.say(f"resumed after {done} rounds from {self._path(done)}")
+            self.say(f"resumed after {done} rounds from {self.source / _name(done)}")
             return done
         if found:
-            raise RunError(f"no checkpoint in {self.folder} can be used; without --resume the run starts anew")
+            raise RunError(f"no checkpoint in {self.source} can be used; without --resume the run starts anew")
         self.say("--resume: there is no checkpoint of this run, so it starts from the beginning")
         return 0
 
     def round_done(self, server: Any, done: int) -> None:
         """Between two rounds, `done` of them finished: writes a checkpoint if it is time for one, or for the end."""
-        asked = interrupt.asked()
-        if self.every and (done % self.every == 0 or asked):
+        asked = bool(self.every) and interrupt.asked()
+        last = self.keep and (done == server.global_rounds or server.recorder.stopped)
+        if asked or last or (self.every and done % self.every == 0):
             self._save(server, done)
-            if asked:
-                raise KeyboardInterrupt
+        if asked:
+            raise KeyboardInterrupt
 
     def rounds(self) -> list[int]:
         """Rounds after which there is a checkpoint, whatever its state."""
-        names = (re.fullmatch(r"round-(\d{1,9})", path.name) for path in self.folder.glob("round-*"))
+        names = (re.fullmatch(r"round-(\d{1,9})", path.name) for path in self.source.glob("round-*"))
         return sorted(int(name[1]) for name in names if name)
 
     def remove(self) -> None:
         """Removes all of them, as a finished run does."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _path(self, done: int) -> Path:
-        return self.folder / f"round-{done:06d}"
-
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def _save(self, server: Any, done: int) -> None:
-        path, temporary = self._path(done), self.folder / f".writing-{os.getpid()}"
+        path, temporary = self.folder / _name(done), self.folder / f".writing-{os.getpid()}"
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -131,14 +139,13 @@ class Checkpoints:
                 "Make room or the folder writable, then go on with --resume"
             ) from None
         for other in self.folder.iterdir():
-            if other not in (path, self._path(-1 if self.latest is None else self.latest)):
+            if other not in (path, self.folder / _name(-1 if self.latest is None else self.latest)):
                 shutil.rmtree(other, ignore_errors=True)
         self.latest = done
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def _load(self, server: Any, done: int) -> None:
-        folder = self._path(done)
+    def _load(self, server: Any, folder: Path, done: int) -> None:
         try:
             content = json.loads((folder / STATE).read_bytes())
             state = content["state"]
@@ -159,6 +166,10 @@ class Checkpoints:
             ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, RecursionError, SafetensorError
         ) as error:  # fmt: skip
             raise UnusableError(f"its content is not a run's state ({type(error).__name__})") from None
+
+
+def _name(done: int) -> str:
+    return f"round-{done:06d}"
 
 
 def _canonical(state: Any) -> str:

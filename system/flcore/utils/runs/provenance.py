@@ -18,6 +18,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"config", "data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads"}
 NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
+NOT_SETTINGS |= {"keep_checkpoint"}
 NOT_SETTINGS |= {"device_id", "quiet", "verbose", "log"}  # the first is told by the device
 NOT_SETTINGS |= {"given", "method"}  # not values
 
@@ -51,6 +52,11 @@ def run_settings(values: Mapping[str, Any], data_digest: str | None) -> dict[str
 def settings_digest(settings: Mapping[str, Any]) -> str:
     """Hex digest of the settings, whatever their order."""
     return hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()
+
+
+def but_rounds(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the number of rounds, which a longer run of the same may have otherwise."""
+    return {name: plain(value) for name, value in settings.items() if name != "global_rounds"}
 
 
 def code_digest() -> str:

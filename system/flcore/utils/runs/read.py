@@ -1,5 +1,6 @@
 """Reading result files back, ours and PFLlib's."""
 
+import operator
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from flcore.utils.errors import UsageError
 from flcore.utils.paths import file_name
+from flcore.utils.runs.rounds import read_lines
 from flcore.utils.runs.status import is_running, read_info
 from flcore.utils.safe_load import most_unpacked
 
@@ -70,7 +72,10 @@ def read_run(path: Path | str, algorithms: Collection[str] = ()) -> Run:
     name = name or re.fullmatch(r"([^_]+)_([^_]+)_(.+)_(\d+)\.h5", path.name)
     info = read_info(path.with_suffix(".run.json"), of_arrays=True)
     try:
-        arrays = _read_arrays(path)
+        arrays, lines = _read_arrays(path), read_lines(path)
+        lengths = (sum(array.shape[0] for array in one.values() if array.shape) for one in (lines, arrays))
+        if operator.gt(*lengths):  # of a run that goes on, or was killed
+            arrays |= lines
     except FileNotFoundError:
         raise UsageError(f"there is no result file {path}") from None
     except Exception as error:  # a damaged file can make any operation fail in any way

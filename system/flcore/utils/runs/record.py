@@ -35,11 +35,16 @@ class RunFiles:
     earlier: dict[str, Any] = field(repr=False)  # the run.json of the result that this run replaces, if it does
     earlier_h5: list[int] | None  # and what tells that result's arrays from those that this run writes
     resumed: bool = False
+    continued: Path | None = None  # the result of the run with fewer rounds whose checkpoint this one goes on from
     stopped: bool = False  # whether an observer has ended the run before its last round
 
     def begin(self, **fields: Any) -> None:
         """Writes the first run.json, which says that the run is going on and in which process."""
-        resumed = {"resumed": [*self.earlier.get("resumed", []), _now()]} if self.resumed else {}
+        resumed: dict[str, Any] = {}
+        if self.resumed:
+            resumed["resumed"] = [*self.earlier.get("resumed", []), _now()]
+        if self.continued:
+            resumed["continued"] = str(self.continued)
         self.update(
             status="running",
             **fields,
@@ -73,7 +78,7 @@ class RunFiles:
         self.update(status=status, end=_now(), wall_time_s=wall_time, peak_memory_bytes=peak_memory())
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, keep_checkpoint: bool) -> Iterator[None]:
         """Notes how the body ends, and tells the user what an interrupted run leaves."""
         status = "failed"
         try:
@@ -87,9 +92,9 @@ class RunFiles:
             raise
         finally:
             self.finish(status)
-            if status in ("finished", "stopped"):
+            if status in ("finished", "stopped") and not keep_checkpoint:
                 shutil.rmtree(checkpoint_folder(self.h5), ignore_errors=True)
-            elif not self.h5.exists():  # nothing to describe
+            if not self.h5.exists():  # nothing to describe
                 self.json.unlink(missing_ok=True)
 
 

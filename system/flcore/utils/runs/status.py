@@ -51,7 +51,8 @@ def is_running(info: Mapping[str, Any], h5: Path) -> bool:
     if info.get("status") != "running":
         return False
     if not is_here(info):  # a machine that shares the folder and cannot be asked, but writes after every round
-        stamps = [stamp[1] for path in (h5, h5.with_suffix(".run.json")) if (stamp := file_stamp(path))]
+        files = h5, h5.with_suffix(".run.json"), h5.with_suffix(".rounds.jsonl")
+        stamps = [stamp[1] for path in files if (stamp := file_stamp(path))]
         return time.time() - max(stamps, default=0) / 1e9 < SILENCE
     try:
         os.kill(info["pid"], 0)
