@@ -19,6 +19,7 @@ FILES = (
     "flcore/servers/roundloop.py",
     "flcore/servers/servercpd.py",
     "flcore/trainmodel/cpd.py",
+    "flcore/trainmodel/optimizers.py",
     "flcore/trainmodel/prototypes.py",
 )
 # What a checkout must have, and the class each file must define for the copied files to work.

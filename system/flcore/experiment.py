@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import nn
 
 from flcore import registry
 from flcore.context import RunContext
@@ -25,7 +26,10 @@ from flcore.executors.threads import ThreadsExecutor
 from flcore.hyperparams import user_path
 from flcore.observers import Observer
 from flcore.result import Repeat, Result
-from flcore.trainmodel.build import MODELS, build_model, known_model, split_head
+from flcore.trainmodel.build import MODELS, split_head
+from flcore.trainmodel.network import Wanted, prepare
+from flcore.trainmodel.pretrained import digest_of
+from flcore.trainmodel.sources import read_arguments, source_of
 from flcore.utils import cli
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
@@ -52,7 +56,8 @@ class Experiment:
 
     Args:
         settings: the command line's flags by their long names, such as ``num_clients=20``. ``results_dir=None``:
-            nothing is written; otherwise results go where the command line puts them.
+            nothing is written; otherwise results go where the command line puts them. ``model`` may be a module, or a
+            class or function that makes one, and ``model_args`` a dict.
 
     Raises:
         UsageError: a name or a value is wrong; in the words of the command line, and with the nearest name.
@@ -64,7 +69,10 @@ class Experiment:
         self.writes = settings.get("results_dir", "") is not None
         method = registry.find(str(settings.get("algorithm", "FedAvg")))
         given = {name: value for name, value in settings.items() if self.writes or name != "results_dir"}
-        self._take(cli.settle(method, given, registry.METHODS))
+        model = given.get("model")
+        if callable(model):  # a module, too
+            given["model"] = "an object"
+        self._take(cli.settle(method, given, registry.METHODS), model if callable(model) else None)
         if not self.writes and (asked := [name for name in FILES if self.values[name]]):
             raise UsageError(f"{asked[0]}: needs a folder of results, and results_dir is None")
 
@@ -84,11 +92,23 @@ class Experiment:
         config = cli.read_config(user_path(path))
         return cls(**{name: value for name, value in config.items() if name not in COMMAND_LINE} | settings)
 
-    def _take(self, arguments: cli.Arguments) -> None:
+    def _take(self, arguments: cli.Arguments, model: Callable[..., Any] | None = None) -> None:
+        """model: the network, or what makes it, where that is no name."""
         self.method: registry.Method = arguments.method
         self.given, self.used = arguments.given, arguments.used
-        names = {"algorithm": self.method.name, "model": known_model(arguments.values["model"])}
-        self.values = MappingProxyType({**arguments.values, **names})
+        values = arguments.values
+        if values["local_momentum"] and values["optimizer"] != "sgd":
+            raise UsageError(f"--local_momentum is for --optimizer sgd; {values['optimizer']} has moments of its own")
+        self.source = source_of(model or values["model"], read_arguments(values["model_args"]))
+        pretrained = values["pretrained"]
+        self.network = {  # what run.json says of it: the content of files, wherever they lie
+            "model": self.source.label,
+            "model_digest": self.source.digest,
+            "pretrained": digest_of(pretrained) if pretrained else None,
+        }
+        self.places = {"model": self.source.label if model else values["model"], "pretrained": pretrained}
+        names = {"algorithm": self.method.name, "model": self.source.label}
+        self.values = MappingProxyType({**values, **names})
         for note in arguments.notes:
             log.warning(note)
 
@@ -128,7 +148,7 @@ class Experiment:
             "model_name": values["model"],
             "seed": values["seed"],
             "given": self.given,
-            "settings": run_settings({name: values[name] for name in (*self.used, "shape")}, digest),
+            "settings": run_settings({name: values[name] for name in (*self.used, "shape")} | self.network, digest),
             "values": MappingProxyType(values),
         }
 
@@ -167,9 +187,19 @@ class Experiment:
         known = {**prepared, **seeds, "repeat": repeat, "result_path": None, **changed}
         if "model" not in known:
             seed_everything(known["model_seed"])
-            model = build_model(known["model_name"], known["shape"], known["num_classes"])
-            known["model"] = (split_head(model) if self.method.head_split else model).to(known["device"])
+            known["model"] = self._network(known["shape"], known["num_classes"]).to(known["device"])
         return RunContext(**known)
+
+    def _network(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """The common initial network, ready for every method; somebody else's is looked at first."""
+        model, split = self.source.build(shape, num_classes), self.method.head_split
+        head, pretrained = self.values["head"], self.values["pretrained"]
+        if self.source.digest is None and not head and not pretrained:
+            return split_head(model) if split else model
+        model, lines = prepare(model, Wanted(self.source.label, shape, num_classes, head, pretrained, split))
+        for line in lines:
+            log.info(line)
+        return model
 
     def _server(self, context: RunContext) -> Any:
         args = context if self.method.settings_class() else context.namespace()  # a PFLlib-style pair may add to it
@@ -219,6 +249,7 @@ class Experiment:
         if files:
             # beside the settings: how the run is carried out, and which flags its command has
             arguments = {name: value for name, value in sorted(prepared["values"].items()) if name in NOT_SETTINGS}
+            arguments |= self.places
             point = "A: after download, before training"
             files.update(**run_info({"arguments": arguments, "given": self.given, "evaluation_point": point}))
         status, server, told = "failed", None, list[Observer]()

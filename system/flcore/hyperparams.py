@@ -192,6 +192,9 @@ class Settings:
 
     lr: float = 0.01  # learning rate; while training that of the round
     lr_decay: float = 1.0  # its factor from round to round
+    optimizer: str = "sgd"  # of the local training, with the next two
+    local_momentum: float = 0.0
+    weight_decay: float = 0.0
     local_epochs: int = 1
     global_rounds: int = 1  # planned number of rounds
     num_classes: int = 1

@@ -8,13 +8,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from flcore.clients.localrule import LocalRule, Phase, build_forward, head_loss, sgd_step
+from flcore.clients.localrule import LocalRule, Phase, build_forward, head_loss, train_step
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import micro_auc
 from flcore.hyperparams import Settings
 from flcore.trainmodel.build import build_model, split_head
-from flcore.trainmodel.forward import Forward, feature_stages
+from flcore.trainmodel.forward import Forward, feature_stages, first_pass
 from flcore.trainmodel.models import BaseHeadSplit
+from flcore.trainmodel.optimizers import LocalOptimizer
 from flcore.utils.seeds import torch_generator
 
 
@@ -46,10 +47,18 @@ def test_feature_maps_of_fedavgcnn_have_the_published_sizes():
 
 
 def test_a_model_may_name_its_stages_and_plain_convolutions_are_the_last_resort():
+    def stages(net):
+        return feature_stages(net, first_pass(net, torch.zeros(1, 1, 8, 8))[1])
+
     plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 5, 3), nn.Flatten())
-    assert [c for _, c in feature_stages(plain, torch.zeros(1, 1, 8, 8))] == [2, 5]
+    assert stages(plain) == [("0", 2), ("2", 5)]
+    wrapped = nn.Sequential(nn.Sequential(*plain[:3]), plain[3])  # one block: what it is made of says more
+    assert stages(wrapped) == [("0.0", 2), ("0.2", 5)] and stages(nn.Sequential(wrapped[0][:1], plain[3])) == [("0", 2)]
     plain.feature_stages = ("2",)
-    assert [c for _, c in feature_stages(plain, torch.zeros(1, 1, 8, 8))] == [5]
+    assert stages(plain) == [("2", 5)]
+    plain.feature_stages = ("9",)
+    with pytest.raises(ValueError, match="feature_stages name 9"):
+        stages(plain)
 
 
 def test_a_copied_network_keeps_its_maps_to_itself():
@@ -168,7 +177,7 @@ def test_features_are_computed_once_for_all_epochs():
 def test_a_step_on_stacked_clients_is_each_ones_own_step():
     """w^2 has the gradient 2w: one step at rate 1/4 halves w, for each client by itself."""
     w = torch.tensor([[1.0], [6.0]], requires_grad=True)
-    loss = sgd_step(lambda: w.square().sum(1), dict, {"w": w}, 0.25)
+    loss = train_step(lambda: w.square().sum(1), dict, {"w": w}, LocalOptimizer(Settings(lr=0.25)))
     assert loss.tolist() == [1, 36] and w.tolist() == [[0.5], [3]]
 
 

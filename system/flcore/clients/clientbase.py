@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flcore.clients.localrule import Data, LocalRule, build_forward, safe_default
+from flcore.clients.localrule import Data, LocalRule, Phase, build_forward, safe_default
 from flcore.clients.support import pfllib_host, privacy
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import Metrics, metrics
+from flcore.trainmodel.draws import drawing
 from flcore.trainmodel.forward import PASS_BATCH, Forward, Tensors
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils.seeds import torch_generator
@@ -141,7 +142,7 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
         """On the device, and on a CPU in the memory layout that the model is fastest with: convolutions follow it."""
         x, y = (part.to(self.device) for part in data)
         layout = getattr(getattr(self.args.model, "base", None), "layout", None)
-        if layout and x.device.type == "cpu" and x.dim() == 4:
+        if isinstance(layout, torch.memory_format) and x.device.type == "cpu" and x.dim() == 4:
             x = torch.empty(x.shape, dtype=x.dtype, memory_format=layout).copy_(x)
         return x, y
 
@@ -167,6 +168,12 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
 
     def load_test_data(self, batch_size: int | None = None) -> Batches:
         return Batches(self.tensors(is_train=False), batch_size or PASS_BATCH)
+
+    def _run(
+        self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: Any
+    ) -> tuple[float, int]:
+        with drawing(self.forward, [draws or self.draws()]):
+            return super()._run(phase, params, batches, draws, hp)
 
     # ---- evaluation --------------------------------------------------------------------------------------------------
 

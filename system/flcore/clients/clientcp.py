@@ -31,6 +31,7 @@ from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.mmd import squared_mmd
 from flcore.trainmodel.prototypes import COSINE_EPS
+from flcore.utils.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class clientCP(Client):
 
     @staticmethod
     def local_modules(forward: Forward, hp: CPSettings) -> dict[str, nn.Module]:
-        size = forward.net.head.in_features
+        size = forward.size
+        if not isinstance(forward.net.head, nn.Linear):
+            raise UsageError("FedCP reads the weights of the head, which must be one linear layer: --head NAME")
         return {"cpn": nn.Sequential(nn.Linear(size, 2 * size), nn.LayerNorm(2 * size), nn.ReLU())}
 
     @staticmethod
@@ -67,7 +70,7 @@ class clientCP(Client):
 
     @staticmethod
     def local_draw(generator: torch.Generator, forward: Forward, size: int, hp: CPSettings) -> Tensors:
-        shape = (size, 2, forward.net.head.in_features)
+        shape = (size, 2, forward.size)
         return {"gumbel": -torch.empty(shape).exponential_(generator=generator).log()}
 
     @staticmethod

@@ -66,7 +66,7 @@ class clientDBE(Client):
 
     @staticmethod
     def local_modules(forward: Forward, hp: DBESettings) -> dict[str, nn.Module]:
-        return {"memory": Bias(forward.net.head.in_features, hp.momentum)}
+        return {"memory": Bias(forward.size, hp.momentum)}
 
     @staticmethod
     def local_begin(

@@ -62,7 +62,7 @@ class clientGPFL(Client):
 
     @staticmethod
     def local_modules(forward: Forward, hp: GPFLSettings) -> dict[str, nn.Module]:
-        size = forward.net.head.in_features
+        size = forward.size
         return {"gce": nn.Embedding(hp.num_classes, size), "cov": Valve(size)}
 
     @staticmethod

@@ -70,7 +70,7 @@ class clientKTL(Client):
 
     @staticmethod
     def local_modules(forward: Forward, hp: KTLSettings) -> dict[str, nn.Module]:
-        size = forward.net.head.in_features
+        size = forward.size
         return {"transfer": Transfer(size, hp.noise_dim, hp.num_classes)}
 
     @staticmethod

@@ -59,7 +59,7 @@ class clientPA(Client):
 
     @staticmethod
     def local_modules(forward: Forward, hp: PASettings) -> dict[str, nn.Module]:
-        size = forward.net.head.in_features
+        size = forward.size
         return {"generator": FeatureGenerator(hp.noise_dim, hp.hidden_dim, hp.num_classes, size)}
 
     @staticmethod

@@ -44,7 +44,7 @@ class clientProc(Client):
 
     @staticmethod
     def local_modules(forward: Forward, hp: ProcSettings) -> dict[str, nn.Module]:
-        width, dim = forward.net.head.in_features, hp.proc_dim
+        width, dim = forward.size, hp.proc_dim
         return {
             "projection": nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)),
             "classifier": nn.Linear(dim, hp.num_classes),

@@ -11,7 +11,7 @@ their `Client`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, repeat
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.hyperparams import Settings
-from flcore.trainmodel.forward import Forward, Tensors
+from flcore.trainmodel.forward import Forward, Tensors, load_tensors, shared_part, tensors_of
+from flcore.trainmodel.optimizers import LocalOptimizer
 from flcore.trainmodel.prototypes import class_prototypes
 
 Data = tuple[Tensor, Tensor]
@@ -64,17 +65,17 @@ def head_loss(
     return F.cross_entropy(forward.call("head", params, z), y)
 
 
-def sgd_step(
-    loss_of: Callable[[], Tensor], correct: Callable[[Tensors], Tensors], moving: Tensors, lr: float
+def train_step(
+    loss_of: Callable[[], Tensor], correct: Callable[[Tensors], Tensors], moving: Tensors, optimizer: LocalOptimizer
 ) -> Tensor:
-    """One step of gradient descent on ``moving``, in place; returns the loss before it.
+    """One step of ``optimizer`` on ``moving``, in place; returns the loss before it.
 
     The loss is a scalar, or (N,) for N clients stacked along the first axis of every tensor. These do not touch each
     other, so that the gradient of their sum holds the gradient of each.
 
     Args:
         loss_of: the loss at the present values of ``moving``.
-        correct: from the gradients, by name, to those that the step takes.
+        correct: from the gradients, by name, to those that the optimiser gets.
         moving: the parameters that move, which require gradients.
     """
     loss = loss_of()
@@ -84,8 +85,7 @@ def sgd_step(
         for (name, value), grad in zip(moving.items(), found, strict=True)
     }
     with torch.no_grad():
-        for name, grad in correct(grads).items():
-            moving[name].sub_(grad, alpha=lr)
+        optimizer.step(moving, correct(grads))
     return loss.detach()
 
 
@@ -162,7 +162,7 @@ class LocalRule:
 
     @staticmethod
     def local_grad(grads: Tensors, params: Tensors, shared: Tensors, state: Tensors, hp: Any) -> Tensors:
-        """Correction of the gradients before the step."""
+        """Correction of the gradients before the optimiser's step, which adds weight decay and momentum to it."""
         return grads
 
     @staticmethod
@@ -191,6 +191,7 @@ class LocalRule:
 
     # ---- one client in PFLlib's shape --------------------------------------------------------------------------------
 
+    frozen: Collection[str] = ()  # parameters that never move, since the network says so (``requires_grad`` False)
     model: nn.Module
     device: Any
     train_samples: int
@@ -209,7 +210,9 @@ class LocalRule:
         self.hp = self.hyperparameters(args)
         self.round = 0
         self.forward = forward or build_forward(type(self), self.model, self.data[0], self.hp)
-        self.trainable = [name for name, _ in self.forward.net.named_parameters()]
+        parameters = dict(self.forward.net.named_parameters())
+        self.trainable = [name for name, value in parameters.items() if value.requires_grad]
+        self.frozen = parameters.keys() - set(self.trainable)
         self.shared: Tensors = {}
         self.upload: Tensors = {}
         self.state = self.local_init(self.params, self.hp)
@@ -218,11 +221,11 @@ class LocalRule:
     @property
     def params(self) -> Tensors:
         """This client's parameters and buffers: views, to be replaced but never changed in place."""
-        return dict(self.model.state_dict())
+        return tensors_of(self.model)
 
     @params.setter
     def params(self, tensors: Tensors) -> None:
-        self.model.load_state_dict(tensors)
+        load_tensors(self.model, tensors)
 
     @property
     def data(self) -> Data:
@@ -243,13 +246,13 @@ class LocalRule:
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
         """What goes up: the weights under the prefixes ``shares``, and what `local_end` adds."""
-        return {name: value for name, value in self.params.items() if name.startswith(shares)} | self.upload
+        return shared_part(self.params, shares, self.frozen) | self.upload
 
     def train(self) -> None:
         """One round of local training: the rule's plan, batch by batch."""
         started = time.time()
         hp = self.round_hp()
-        params = {name: value.clone() for name, value in self.params.items()}
+        params = {name: value if name in self.frozen else value.clone() for name, value in self.params.items()}
         batches, draws = self.load_train_data(), self.draws()
         self.train_loss = (0.0, 0)
         for phase in self.phases(hp):
@@ -301,11 +304,11 @@ class LocalRule:
         """Runs one phase on ``params`` in place; returns the sum of the loss over the samples, and their number."""
         loss_of = phase.loss or self.local_loss
         moving = {name: params[name].requires_grad_() for name in self.moving(phase)}
-        correct = partial(self._correct, params=params, hp=hp)
+        correct, optimizer = partial(self._correct, params=params, hp=hp), LocalOptimizer(hp)
         total, count = torch.zeros((), device=self.device), 0
         for x, y, state in self.steps(phase, params, batches, draws, hp):
             loss = partial(loss_of, self.forward, params, x, y, self.shared, state, hp)
-            total += sgd_step(loss, correct, moving, hp.lr) * len(y)
+            total += train_step(loss, correct, moving, optimizer) * len(y)
             count += len(y)
         for value in moving.values():
             value.requires_grad_(False)

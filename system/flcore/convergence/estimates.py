@@ -21,6 +21,7 @@ from torch import Tensor
 from flcore.convergence.bounds import Constants
 from flcore.observers import Observer
 from flcore.result import Repeat
+from flcore.trainmodel.draws import drawing
 from flcore.trainmodel.forward import Tensors
 from flcore.utils.seeds import torch_generator
 
@@ -80,7 +81,8 @@ class Objective:
         client = self.client
         client.forward.set_training(self.phase.moves)
         for x, y in self.batches:
-            loss = client.local_loss(client.forward, params, x, y, client.shared, client.state, self.hp)
+            with drawing(client.forward, [self.draw]):
+                loss = client.local_loss(client.forward, params, x, y, client.shared, client.state, self.hp)
             yield loss, len(y) / len(client.data[1])
 
     def loss(self, params: Tensors) -> float:

@@ -2,7 +2,7 @@
 
 Made for a GPU, where a step of one client is a queue of kernels too small to fill it; on a CPU `threads` is faster.
 Equal to the loop up to rounding: same mini-batches, same random draws, same functions, in a step that is the loop's
-(`sgd_step`), whose loss has one value a client.
+(`train_step`), whose loss has one value a client.
 
 Clients with the same batch size form a group, longest first, so that those with steps left are a prefix of the stack
 and no work is masked away. Weights and buffers (BatchNorm's statistics move in place, also under vmap) are stacked,
@@ -15,7 +15,7 @@ A convolution with weights of its own for each client becomes one grouped convol
 Nothing here was measured on a GPU: neither that form against others, nor CUDA graphs and compilation, which are left
 out.
 
-What vmap refuses (dropout, branches on values) runs in the loop and says so once.
+What vmap refuses (branches on values) runs in the loop and says so once.
 """
 
 import logging
@@ -29,12 +29,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flcore.clients.localrule import Phase, sgd_step
+from flcore.clients.localrule import Phase, train_step
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import Metrics, metrics
 from flcore.executors.loop import LoopExecutor, named, train_one
 from flcore.executors.stack import each, schedule, stack, unstack
+from flcore.trainmodel.draws import drawing
 from flcore.trainmodel.forward import Tensors
+from flcore.trainmodel.optimizers import LocalOptimizer
 
 log = logging.getLogger(__name__)
 
@@ -193,24 +195,30 @@ class Stack:
         x = self._features() if phase.on_features else self.x
         forward.set_training(phase.moves)
 
-        def loss_of_one(params: Tensors, x: Tensor, y: Tensor, state: Tensors) -> Tensor:
-            return loss_of(forward, params, x, y, shared, state, hp)
+        # What a network draws comes from each client's own generator, which vmap itself cannot do.
+        randomness = "same" if forward.draws else "error"
+
+        def loss_of_one(number: Tensor, params: Tensors, x: Tensor, y: Tensor, state: Tensors) -> Tensor:
+            with drawing(forward, self.draws[:live], number):
+                return loss_of(forward, params, x, y, shared, state, hp)
 
         def correct_one(params: Tensors, state: Tensors, grads: Tensors) -> Tensors:
             corrected: Tensors = rule.local_grad(grads, params, shared, state, hp)
             return corrected
 
-        size, step = self.batches[0].batch_size, 0
+        size, step, optimizer = self.batches[0].batch_size, 0, LocalOptimizer(hp)
         totals = torch.zeros(len(rows), device=self.y.device)
         for steps, live in schedule(lengths):
             params = {name: value[:live].detach() for name, value in self.params.items()}  # the stack's own memory
             state = {name: value[:live] for name, value in self.state.items()}
             moving = {name: params[name].requires_grad_() for name in rule.moving(phase)}
             correct = partial(vmap(correct_one), params, state) if rule.corrects else dict
+            numbers = torch.arange(live, device=self.y.device)
             for chosen in index[step : step + steps, :live]:
                 drawn = state | self._draw(live, size, hp)
-                loss = partial(vmap(loss_of_one), params, x[chosen], self.y[chosen], drawn)
-                totals[:live] += sgd_step(loss, correct, moving, hp.lr) * size
+                one_step = vmap(loss_of_one, randomness=randomness)
+                loss = partial(one_step, numbers, params, x[chosen], self.y[chosen], drawn)
+                totals[:live] += train_step(loss, correct, moving, optimizer) * size
             step += steps
         return [(total, size * length) for total, length in zip(totals.tolist(), lengths, strict=True)]
 
@@ -234,10 +242,10 @@ class Stack:
 def bytes_needed(client: Any, batches: Batches) -> int:
     """Memory for one more client in a stack, without its samples.
 
-    The stack of its weights and their copy at the end, its state, two sets of gradients (found, corrected), and twice
-    what autograd keeps for the backward pass: the tensors themselves and about as much for their gradients. The last is
-    measured, with one step of each phase on the client's first samples that is thrown away. Not counted: workspaces of
-    the convolutions, and what operations need for a moment.
+    The stack of its weights and their copy at the end, its state, two sets of gradients (found, corrected), the
+    optimiser's memory, and twice what autograd keeps for the backward pass: the tensors themselves and about as much
+    for their gradients. The last is measured, with one step of each phase on the client's first samples that is thrown
+    away. Not counted: workspaces of the convolutions, and what operations need for a moment.
 
     Raises:
         Exception: whatever vmap or the rule says where the rule does not run stacked.
@@ -259,7 +267,7 @@ def bytes_needed(client: Any, batches: Batches) -> int:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             run.train(phase._replace(epochs=1, steps=None), hp)
         moving = sum(run.params[name].nbytes for name in client.moving(phase))
-        most = max(most, 2 * moving + 2 * sum(kept.values()))
+        most = max(most, (2 + LocalOptimizer(hp).kept_per_parameter) * moving + 2 * sum(kept.values()))
     own = sum(value.nbytes for value in run.params.values())
     return 2 * own + sum(value.nbytes for value in run.state.values()) + most
 

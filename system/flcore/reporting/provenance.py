@@ -65,7 +65,7 @@ def command_of(run: Run) -> str:
         return ""
     words = ["python", "main.py"]
     for name in sorted(map(str, given), key=lambda name: (name not in FIRST, FIRST.get(name, 0), name)):
-        value = settings.get(name, arguments.get(name))
+        value = arguments.get(name, settings.get(name))
         if value is not None and not isinstance(value, (list, dict)):
             words += [f"--{name}", str(value)]
     command = shlex.join(words)

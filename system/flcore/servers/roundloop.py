@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flcore.servers.messages import message_bytes, weighted_mean
-from flcore.trainmodel.forward import Tensors
+from flcore.trainmodel.forward import Tensors, load_tensors, shared_part, tensors_of
 
 
 class RoundLoop:
@@ -118,15 +118,15 @@ class RoundLoop:
     @property
     def global_params(self) -> Tensors:
         """The server's parameters and buffers: views, to be replaced but never changed in place."""
-        return dict(self.global_model.state_dict())
+        return tensors_of(self.global_model)
 
     @global_params.setter
     def global_params(self, tensors: Tensors) -> None:
-        self.global_model.load_state_dict(tensors)
+        load_tensors(self.global_model, tensors)
 
     def shared_weights(self) -> Tensors:
         """The part of the global weights that travels."""
-        return {name: value for name, value in self.global_params.items() if name.startswith(self.shares)}
+        return shared_part(self.global_params, self.shares, self.clients[0].frozen)
 
     def broadcast(self, message: Tensors) -> None:
         """Gives every client the message, participant or not, so that all can be scored; only participants count."""
@@ -156,7 +156,10 @@ class RoundLoop:
     def average_shared(self) -> None:
         """Replaces the shared weights by the weighted average of the uploads (McMahan et al. 2017, Algorithm 1)."""
         if sum(self.uploaded_weights) > 0:
-            average = self.combine(list(self.shared_weights()), self.uploaded_models, self.uploaded_weights)
+            names = [
+                name for name in self.shared_weights() if name not in self.clients[0].frozen
+            ]  # not to the last bit
+            average = self.combine(names, self.uploaded_models, self.uploaded_weights)
             self.global_params = {**self.global_params, **average}
 
     def combine(self, names: list[str], messages: list[Tensors], weights: list[float]) -> Tensors:

@@ -29,8 +29,9 @@ class FedCPD(PrototypeServer, Server):
         self.hp = self.clients[0].hp
         self.weighting = self.hp.cpd_proto_weighting
         if self.hp.cpd_fd:
-            if channels := self.clients[0].forward.channels:
-                log.info(f"FedCPD: distils {len(channels)} levels of feature maps with {channels} channels.")
+            if levels := self.clients[0].forward.levels:
+                layers = ", ".join(f"{name} ({channels} channels)" for name, channels in levels)
+                log.info(f"FedCPD: distils the feature maps of {layers}.")
             else:
                 log.warning("FedCPD: this model has no feature maps, so feature distillation is off.")
 

@@ -23,6 +23,7 @@ class FedGH(Server):
         z, y = as_samples(*stack_uploads(self.uploaded_models))
         generator = torch_generator(self.args.seed, self.times, self.current_round, "head")
         forward = self.clients[0].forward
+        forward.set_training(())  # no dropout in a head
         head = {name: value.clone().requires_grad_() for name, value in self.shared_weights().items()}
         optimizer = torch.optim.SGD(head.values(), lr=self.hp.server_learning_rate)
         for _ in range(self.hp.server_epochs):

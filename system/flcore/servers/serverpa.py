@@ -63,6 +63,7 @@ class FedPA(PrototypeServer, Server):
         hp = replace(client.hp, round=self.current_round)
         names = [name for name in self.shared_weights() if name.startswith("head.")]
         heads = {name: torch.stack([upload[name] for upload in self.uploaded_models]) for name in names}
+        client.forward.set_training(())  # no dropout in a head
         size = max(2, self.batch_size if self.batch_size > 0 else BATCH)  # BatchNorm needs two
         draw = torch_generator(self.args.seed, self.times, self.current_round, "generator")
         for group in self.optimizer.param_groups:

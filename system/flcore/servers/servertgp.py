@@ -37,7 +37,7 @@ class FedTGP(PrototypeServer, Server):
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
-        self.network = self.new_network(self.clients[0].forward.net.head.in_features)
+        self.network = self.new_network(self.clients[0].forward.size)
 
     def aggregate_parameters(self) -> None:
         prototypes, counts = stack_uploads(self.uploaded_models)

@@ -5,6 +5,9 @@ This file is portable: it imports torch only, and is also copied into PFLlib che
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,32 +24,48 @@ class Forward:
 
     z is the extractor's output (B, K); maps are its feature maps (B, C_l, H_l, W_l) from shallow to deep, found by
     hooks so that any network works, and empty where a network has none. The network only lends its structure: all
-    values come from ``params``.
+    values come from ``params`` (see `tensors_of`), and only what is frozen may be missing there.
 
     Args:
-        net: module with children ``base`` and ``head``; personal extra modules may sit beside them.
+        net: module with children ``base`` and ``head``; personal extra modules may sit beside them. One that draws
+            random numbers says so by an attribute ``draws`` (see `flcore.trainmodel.draws`).
         sample: one input (1, ...), for the dry run that finds the feature maps.
 
+    Attributes:
+        size: K.
+        levels: the layers whose output are feature maps, with their channels C_l.
+
     Raises:
-        ValueError: a parameter has two names, so that training one of them would leave the other behind.
+        ValueError: base and head have a parameter in common, or a stage that the network names is not there.
     """
 
     def __init__(self, net: nn.Module, sample: Tensor) -> None:
-        names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
-        if tied := set(names).difference(name for name, _ in net.named_parameters()):
+        second = second_names(net)
+        if apart := [name for name, first in second.items() if name.split(".")[0] != first.split(".")[0]]:
             raise ValueError(
-                f"the network's {', '.join(sorted(tied))} are tied to other parameters; give them their own"
+                f"{apart[0]} is also {second[apart[0]]}, but extractor and head are trained and sent apart: give each "
+                "its own parameters"
             )
         self.net: Any = net
-        self._maps: list[Tensor] | None = None
-        self.channels: list[int] = []
-        for stage, channels in feature_stages(net.base, sample):
-            stage.register_forward_hook(self._keep)
-            self.channels.append(channels)
+        self.draws = bool(getattr(net, "draws", False))
+        self.answers: Callable[[], AbstractContextManager[Any]] = nullcontext  # while it draws: where numbers come from
+        self._tied = bool(second)
+        self._still = [module for module in net.modules() if _is_frozen(module)]
+        self._maps: dict[str, Tensor] | None = None
+        z, maps = first_pass(net.base, sample)
+        self.size: int = z.shape[-1]
+        self.levels = feature_stages(net.base, maps)
+        for name, _ in self.levels:
+            self.net.base.get_submodule(name).register_forward_hook(partial(self._keep, name))
 
-    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    @property
+    def channels(self) -> list[int]:
+        return [channels for _, channels in self.levels]
+
+    def _keep(self, name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if self._maps is not None:
-            self._maps.append(output)
+            self._maps.pop(name, None)  # a layer that is used twice: its last output counts, in the place of that
+            self._maps[name] = output
 
     def __call__(self, params: Tensors, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         z, maps = self.features(params, x)
@@ -58,9 +77,9 @@ class Forward:
         pause = frozen and base.training
         if pause:
             base.eval()
-        self._maps = []
+        self._maps = {}
         try:
-            return self.call("base", params, x), self._maps
+            return self.call("base", params, x), list(self._maps.values())
         finally:
             self._maps = None
             if pause:
@@ -68,14 +87,21 @@ class Forward:
 
     def call(self, name: str, params: Tensors, *args: Any) -> Any:
         """Runs the submodule ``name`` on its slice of ``params``."""
-        return functional_call(self.net.get_submodule(name), subset(params, name + "."), args, tie_weights=False)
+        own = subset(params, name + ".")
+        with self.answers():
+            return functional_call(self.net.get_submodule(name), own, args, tie_weights=self._tied)
 
     def set_training(self, moves: tuple[str, ...]) -> None:
-        """Training mode for the parts that move, evaluation mode for the fixed ones (their BatchNorm stays still)."""
+        """Training mode for the parts that move, evaluation mode for the fixed ones (their BatchNorm stays still).
+
+        A layer with nothing but frozen parameters (``requires_grad`` False) never moves.
+        """
         for name, child in self.net.named_children():
             mode = any(f"{name}.".startswith(prefix) or prefix.startswith(f"{name}.") for prefix in moves)
             if child.training != mode:
                 child.train(mode)
+        for module in self._still:
+            module.training = False
 
     def in_batches(self, params: Tensors, x: Tensor) -> Tensor:
         """z of all samples in ``x`` (n, ...) in evaluation mode, without gradient: (n, K)."""
@@ -84,40 +110,95 @@ class Forward:
             return torch.cat([self.features(params, part)[0] for part in x.split(PASS_BATCH)])
 
 
-def feature_stages(base: Any, sample: Tensor) -> list[tuple[nn.Module, int]]:
-    """The modules of ``base`` that give its feature maps, from shallow to deep, each with its number of channels.
+def first_pass(base: Any, sample: Tensor) -> tuple[Tensor, dict[str, int]]:
+    """``base`` run once in evaluation mode: its output, and the channels of every layer whose (last) output is a map
+    (B, C, H, W) of more than one pixel, in the order in which they come about."""
+    maps: dict[str, int] = {}
+
+    def see(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        maps.pop(name, None)
+        if isinstance(output, Tensor) and output.dim() == 4 and output[0, 0].numel() > 1:
+            maps[name] = output.shape[1]
+
+    hooks = [module.register_forward_hook(partial(see, name)) for name, module in base.named_modules() if name]
+    training = base.training
+    base.eval()
+    try:
+        with torch.no_grad():
+            return base(sample), maps
+    finally:
+        base.train(training)
+        for hook in hooks:
+            hook.remove()
+
+
+def feature_stages(base: Any, maps: dict[str, int]) -> list[tuple[str, int]]:
+    """The layers of ``base`` that give its feature maps, from shallow to deep, each with its number of channels.
 
     A model may name them itself (``base.feature_stages``). Otherwise they are the direct children built of several
     layers (FedAvgCNN's two convolution blocks, a ResNet's four layers) or, failing that, the convolutions among the
-    direct children; only those count whose output is a map (B, C, H, W) of more than one pixel.
+    direct children; where there are less than two, the same is asked of each child's children.
+
+    Args:
+        maps: what `first_pass` has found.
+
+    Raises:
+        ValueError: the model names a layer that it does not have.
     """
     declared = getattr(base, "feature_stages", None)
-    children = list(base.children())
-    groups = [
-        [base.get_submodule(name) for name in declared or ()],
-        [child for child in children if list(child.children())],
-        [child for child in children if isinstance(child, nn.Conv2d)],
-    ]
-    for group in groups if declared is None else groups[:1]:
-        found: dict[nn.Module, int] = {}
+    layers = {name for name, _ in base.named_modules()}
+    if unknown := [name for name in declared or () if name not in layers]:
+        raise ValueError(f"its feature_stages name {unknown[0]}, which is none of its layers")
+    groups = _groups(base) if declared is None else [declared]
+    found = [[(name, channels) for name, channels in maps.items() if name in group] for group in groups]
+    return next((levels for levels in found if len(levels) > 1), next(filter(None, found), []))
 
-        def see(module: nn.Module, inputs: Any, output: Any, found: dict[nn.Module, int] = found) -> None:
-            if isinstance(output, Tensor) and output.dim() == 4 and output[0, 0].numel() > 1:
-                found[module] = output.shape[1]
 
-        hooks = [module.register_forward_hook(see) for module in group]
-        training = base.training
-        base.eval()
-        try:
-            with torch.no_grad():
-                base(sample)
-        finally:
-            base.train(training)
-            for hook in hooks:
-                hook.remove()
-        if found:
-            return list(found.items())
-    return []
+def _groups(module: nn.Module, prefix: str = "") -> Iterator[list[str]]:
+    children = dict(module.named_children())
+    deep = [name for name, child in children.items() if list(child.children())]
+    yield [prefix + name for name in deep]
+    yield [prefix + name for name, child in children.items() if isinstance(child, nn.Conv2d)]
+    for name in deep:
+        yield from _groups(children[name], f"{prefix}{name}.")
+
+
+# ---- a network's tensors ---------------------------------------------------------------------------------------------
+
+
+def second_names(net: nn.Module) -> dict[str, str]:
+    """Of every tensor with several names (tied weights, a layer in two places) the others, each with the first one."""
+    firsts: dict[int, str] = {}
+    tensors = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
+    return {name: first for name, value in tensors if (first := firsts.setdefault(id(value), name)) != name}
+
+
+def tensors_of(net: nn.Module) -> Tensors:
+    """The network's parameters and buffers, each under one name; they share its memory."""
+    second = second_names(net)
+    return {name: value for name, value in net.state_dict().items() if name not in second}
+
+
+def load_tensors(net: nn.Module, tensors: Tensors) -> None:
+    """The opposite: copies ``tensors`` into the network."""
+    again = {name: tensors[first] for name, first in second_names(net).items() if first in tensors}
+    net.load_state_dict({**tensors, **again})
+
+
+def shared_part(tensors: Tensors, shares: tuple[str, ...], frozen: Collection[str]) -> Tensors:
+    """Those under the prefixes ``shares``, without frozen ones, which are everywhere the same; all, if ``shares`` says
+    all."""
+    return {
+        name: value
+        for name, value in tensors.items()
+        if name.startswith(shares) and ("" in shares or name not in frozen)
+    }
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    """Whether its own parameters, without those of its parts, all stay as they are."""
+    own = list(module.parameters(recurse=False))
+    return bool(own) and not any(value.requires_grad for value in own)
 
 
 def subset(tensors: Tensors, prefix: str) -> Tensors:

@@ -7,6 +7,8 @@ from collections.abc import MutableMapping
 
 from torch import Tensor, nn
 
+from flcore.trainmodel.forward import load_tensors, tensors_of
+
 Kept = MutableMapping[str, dict[str, Tensor]]
 
 
@@ -25,19 +27,19 @@ class Weights:
     def __init__(self, net: nn.Module, kept: Kept | None = None) -> None:
         self._net = net
         self._kept: Kept = {} if kept is None else kept
-        self._kept["weights"] = dict(net.state_dict())
+        self._kept["weights"] = tensors_of(net)
         self._module: nn.Module | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return self._kept["weights"] if self._module is None else dict(self._module.state_dict())
+        return self._kept["weights"] if self._module is None else tensors_of(self._module)
 
     @tensors.setter
     def tensors(self, tensors: dict[str, Tensor]) -> None:
         if self._module is None:
             self._kept["weights"] = tensors
         else:
-            self._module.load_state_dict(tensors)
+            load_tensors(self._module, tensors)
 
     def snapshot(self) -> dict[str, Tensor]:
         """The tensors as they are now, whatever is done to the module later."""
@@ -54,7 +56,7 @@ class Weights:
     def module(self) -> nn.Module:
         if self._module is None:
             module = copy.deepcopy(self._net)
-            module.load_state_dict(self._kept["weights"])
+            load_tensors(module, self._kept["weights"])
             self.module = module
         return self._module  # type: ignore[return-value]  # set just above
 

@@ -20,6 +20,14 @@ GENERAL = (
     flag("", "log", None, "file to which all messages are added, also details and with --quiet", type=Path),
     flag("-v", "verbose", False, "print details, such as who took part in a round"),
 )
+NETWORK = (
+    flag("", "model_args", "", "arguments of the network, such as 'width=32, act=\"relu\"', or a JSON object"),
+    flag("", "head", "", "name of the network's last layer; if not given, it is found"),
+    flag("", "pretrained", None, "file of initial weights: .safetensors, or a state_dict of torch.save", type=Path),
+    flag("", "optimizer", "sgd", "what the clients train with", choices=("sgd", "adam", "adamw")),
+    flag("", "local_momentum", 0.0, "momentum of --optimizer sgd", least=0, below=1),
+    flag("", "weight_decay", 0.0, "weight decay of --optimizer", least=0),
+)
 PROTOTYPES = (
     flag("", "proto_min_count", 1, "samples a class needs for its prototype to go up", least=1),
     flag("", "proto_noise", 0.0, "noise multiplier for uploaded prototypes; 0: off", least=0),

@@ -12,6 +12,7 @@ from flcore.utils.errors import UsageError
 
 COMMON = (
     ("general", (*pfllib.GENERAL, *ours.GENERAL)),
+    ("network and local optimiser", ours.NETWORK),
     ("participation", pfllib.PARTICIPATION),
     ("faults, attacks and defences", ours.FAULTS),
     ("results", (*pfllib.RESULTS, *ours.RESULTS)),

@@ -18,7 +18,7 @@ def flag(short: str, name: str, default: Any, help: str, *, type: type | None = 
 GENERAL = (
     flag("-algo", "algorithm", "FedAvg", "method to run"),
     flag("-data", "dataset", "Digits", "data set in --data_dir, made if it can be"),
-    flag("-m", "model", "CNN", "network"),
+    flag("-m", "model", "CNN", "network: path/to/net.py:Net, torchvision:NAME or one of"),
     flag("-nc", "num_clients", None, "number of clients; if not given, the data set's", type=int, least=1),
     flag("-ncl", "num_classes", None, "number of classes; if not given, the data set's", type=int, least=1),
     flag("-gr", "global_rounds", 200, "communication rounds", least=0),

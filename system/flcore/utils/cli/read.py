@@ -1,6 +1,7 @@
 """From what a user gave, as words or as keywords, to checked values and to what they mean for the chosen method."""
 
 import argparse
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,8 +108,9 @@ def _checked(method: Any, given: Mapping[str, Any], methods: Iterable[Any], wher
         if name not in known:
             raise UsageError(f"{where}{name}: no such setting." + did_you_mean(name, known))
         try:
+            value = json.dumps(value) if isinstance(value, Mapping) else value  # arguments of a network, say
             checked[name] = known[name].check(value)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise UsageError(f"{where}{name}: {error}") from None
     return checked
 
@@ -130,7 +132,10 @@ def _arguments(method: Any, given: Mapping[str, Any], notes: list[str]) -> Argum
     idle = {name for name, (other, off) in ours.NEEDS.items() if (values[other] or off) == off}
     single = {flag.name for flag in pfllib.METHODS}
     unused = {flag.name for flag in pfllib.IDLE}
-    if method.settings_class() is not None:
+    unused |= set() if method.head_split else {"head"}
+    if method.settings_class() is None:
+        unused |= {"optimizer", "local_momentum", "weight_decay"}  # it brings its own
+    else:
         unused |= single - own.keys()
         unused |= set() if method.prototypes else {flag.name for flag in ours.PROTOTYPES}
     notes += [
