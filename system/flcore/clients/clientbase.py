@@ -169,11 +169,11 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
     def load_test_data(self, batch_size: int | None = None) -> Batches:
         return Batches(self.tensors(is_train=False), batch_size or PASS_BATCH)
 
-    def _run(
+    def run_phase(
         self, phase: Phase, params: Tensors, batches: Any, draws: torch.Generator | None, hp: Any
     ) -> tuple[float, int]:
         with drawing(self.forward, [draws or self.draws()]):
-            return super()._run(phase, params, batches, draws, hp)
+            return super().run_phase(phase, params, batches, draws, hp)
 
     # ---- evaluation --------------------------------------------------------------------------------------------------
 

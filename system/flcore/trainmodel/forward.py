@@ -47,16 +47,17 @@ class Forward:
                 "its own parameters"
             )
         self.net: Any = net
+        base: Any = net.base
         self.draws = bool(getattr(net, "draws", False))
         self.answers: Callable[[], AbstractContextManager[Any]] = nullcontext  # while it draws: where numbers come from
         self._tied = bool(second)
         self._still = [module for module in net.modules() if _is_frozen(module)]
         self._maps: dict[str, Tensor] | None = None
-        z, maps = first_pass(net.base, sample)
+        z, maps = first_pass(base, sample)
         self.size: int = z.shape[-1]
-        self.levels = feature_stages(net.base, maps)
+        self.levels = feature_stages(base, maps)
         for name, _ in self.levels:
-            self.net.base.get_submodule(name).register_forward_hook(partial(self._keep, name))
+            base.get_submodule(name).register_forward_hook(partial(self._keep, name))
 
     @property
     def channels(self) -> list[int]:
