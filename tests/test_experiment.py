@@ -134,8 +134,8 @@ def test_the_context_knows_the_run_and_cannot_be_changed(small):
     with pytest.raises(TypeError):
         context.values["mu"] = 1
     free = context.namespace()
-    free.head, free.mu = "a pair's own", 1  # a PFLlib pair writes as it likes
-    assert context.mu == 0.5 and not hasattr(context, "head")
+    free.classifier, free.mu = "a pair's own", 1  # a PFLlib pair writes as it likes
+    assert context.mu == 0.5 and not hasattr(context, "classifier")
 
 
 def test_repeats_begin_with_other_weights_and_modules(small):

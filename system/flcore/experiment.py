@@ -95,18 +95,20 @@ class Experiment:
     def _take(self, arguments: cli.Arguments, model: Callable[..., Any] | None = None) -> None:
         """model: the network, or what makes it, where that is no name."""
         self.method: registry.Method = arguments.method
-        self.given, self.used = arguments.given, arguments.used
         values = arguments.values
+        self.given = arguments.given
+        self.used = arguments.used - {name for name in ("model_args", "head", "pretrained") if not values[name]}
         if values["local_momentum"] and values["optimizer"] != "sgd":
             raise UsageError(f"--local_momentum is for --optimizer sgd; {values['optimizer']} has moments of its own")
         self.source = source_of(model or values["model"], read_arguments(values["model_args"]))
-        pretrained = values["pretrained"]
-        self.network = {  # what run.json says of it: the content of files, wherever they lie
-            "model": self.source.label,
-            "model_digest": self.source.digest,
-            "pretrained": digest_of(pretrained) if pretrained else None,
-        }
-        self.places = {"model": self.source.label if model else values["model"], "pretrained": pretrained}
+        self.network = {"model": self.source.label}  # what run.json says of it: contents, wherever they lie
+        self.places = {}  # and where they lay
+        if self.source.digest is not None:
+            self.network["model_digest"] = self.source.digest
+            self.places["model"] = self.source.label if model else values["model"]
+        if values["pretrained"]:
+            self.network["pretrained"] = digest_of(values["pretrained"])
+            self.places["pretrained"] = str(values["pretrained"])
         names = {"algorithm": self.method.name, "model": self.source.label}
         self.values = MappingProxyType({**values, **names})
         for note in arguments.notes:
