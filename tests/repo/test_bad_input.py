@@ -56,7 +56,7 @@ def check(call, code, words, folder, capsys):
     """``call()`` ends with ``code``, its message holds the ``words``, and ``folder`` holds what it held before."""
 
     def files():
-        found = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+        found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock" != path.name)
         return {path: path.stat().st_mtime_ns for path in found}
 
     before = files()

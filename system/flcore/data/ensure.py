@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flcore.data.generate import generate
+from flcore.data.generate import generate, making
 from flcore.data.reading import DataSet
 from flcore.data.sources import KNOWN
 from flcore.utils.errors import RunError, UsageError
@@ -94,6 +94,8 @@ def _generate(data: DataSet, num_clients: int | None, say: Callable[[str], objec
     try:
         say(str(generate(data, say=say, num_clients=num_clients)))
     except (UsageError, RunError) as error:
+        if not data.problem():
+            return  # another process has made it meanwhile, for another number of clients
         raise UsageError(f"making data set {data} failed: {error}\nOnce that is mended: {command}") from None
 
 
@@ -105,8 +107,10 @@ def _run_generator(data: DataSet, say: Callable[[str], object]) -> None:
     words = [str(script), "noniid", "-", "dir"]
     command = f"cd {shlex.quote(str(data.root))} && {shlex.join(['python', *words])}"
     say(f"data set {data} is not there: {command}")
-    data.root.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, *words], cwd=data.root, capture_output=True, text=True, errors="replace")
+    with making(data.folder):
+        if data.exists():
+            return
+        done = subprocess.run([sys.executable, *words], cwd=data.root, capture_output=True, text=True, errors="replace")
     if done.returncode:
         reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), f"code {done.returncode}")
         raise UsageError(f"making data set {data} failed: {reason.strip()}. Once that is mended: {command}")

@@ -9,6 +9,7 @@ A generate_<Name>.py is the same as a command, and generate.py that for a source
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from flcore.data.sources import KNOWN, Reading, load, source_digest
 from flcore.data.writing import ALPHA, Images, pfllib_settings, write_dataset
 from flcore.hyperparams import Setting, declared, setting
 from flcore.utils.errors import UsageError, did_you_mean
+from flcore.utils.locks import locked
 from flcore.utils.paths import DATASET
 from flcore.utils.seeds import numpy_generator
 
@@ -214,7 +216,18 @@ def generate(
 
 
 def make(recipe: Recipe, out: Path, force: bool = False, say: Callable[[str], object] = print) -> Summary:
-    """`generate` for settings that are checked already."""
+    """`generate` for settings that are checked already; of several processes one makes it, and the others wait."""
+    with making(out):
+        return _make(recipe, out, force, say)
+
+
+def making(folder: Path) -> AbstractContextManager[None]:
+    """One process at a time in the body, for each folder of a data set."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return locked(folder.with_name(f".{folder.name}.lock"), f"{folder}: another process is making it, waiting")
+
+
+def _make(recipe: Recipe, out: Path, force: bool, say: Callable[[str], object]) -> Summary:
     data = DataSet(out.name, out.parent)
     digest = None if recipe.source is None else source_digest(recipe.source)
     if data.exists():
