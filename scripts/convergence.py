@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with console.messages(), interrupt.handled():
         try:
             run(args, flags)
-        except KeyboardInterrupt:
-            return 130
+        except KeyboardInterrupt as end:
+            return interrupt.report(end)
         except Exception as error:
             return report(error)
     return 0

@@ -37,9 +37,7 @@ def main(argv: list[str] | None = None) -> int:
             shown.choose(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO, log)
             experiment.run([Terminal(quiet)])
         except KeyboardInterrupt as end:
-            if str(end):
-                print(end, file=sys.stderr)
-            return 130
+            return interrupt.report(end)
         except Exception as error:
             return report(error)
     return 0

@@ -449,19 +449,6 @@ def test_a_source_of_ones_own_by_name(npz, capsys, monkeypatch):
     assert not (npz.parent / "B").exists()
 
 
-def test_of_several_processes_one_makes_the_data_and_the_others_wait(tmp_path):
-    command = [sys.executable, "main.py", "-data", "Digits", "-nc", "5", "-gr", "0", "-m", "MLR", "-dev", "cpu"]
-    command += ["--data_dir", tmp_path, "--results_dir", tmp_path / "r", "-sd"]
-    runs = [
-        subprocess.Popen([*map(str, command), str(seed)], cwd=REPO / "system", stdout=subprocess.PIPE, text=True)
-        for seed in range(3)
-    ]
-    said = [run.communicate(timeout=100)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0] * 3
-    assert sum("1797 images in 5 clients" in text for text in said) == 1
-    assert DataSet("Digits", tmp_path).problem() == ""
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_the_digits_work_with_every_seed(seed):
     y = np.repeat(np.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])  # the digits' classes

@@ -10,22 +10,26 @@ from pathlib import Path
 
 from flcore.data.generate import Recipe, make
 from flcore.hyperparams import user_path
+from flcore.utils import interrupt
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 
 
 def main(name: str | None = None, argv: list[str] | None = None) -> None:
     """Runs the command for the images `name`; None: for those that --source names. Exits with 2 after a user's mistake
-    and with 1 after a failed download."""
+    with 1 after a failed download, and with 130 if somebody ends it."""
     recipe, args = parse(name, argv)
-    try:
-        print(make(recipe, args.out, args.force))
-        if args.plot:
-            from flcore.data.plot import draw
+    with interrupt.handled():
+        try:
+            print(make(recipe, args.out, args.force))
+            if args.plot:
+                from flcore.data.plot import draw
 
-            print(draw(args.out))
-    except Exception as error:
-        sys.exit(report(error))
+                print(draw(args.out))
+        except KeyboardInterrupt as end:
+            sys.exit(interrupt.report(end))
+        except Exception as error:
+            sys.exit(report(error))
 
 
 def parse(name: str | None = None, argv: list[str] | None = None) -> tuple[Recipe, argparse.Namespace]:

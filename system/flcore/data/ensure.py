@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flcore.data.generate import generate, making
+from flcore.data.generate import generate
 from flcore.data.reading import DataSet
 from flcore.data.sources import KNOWN
+from flcore.data.writing import making
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.paths import DATASET
 
@@ -33,6 +34,9 @@ def ensure_dataset(
     """
     data = DataSet(_known_name(name, Path(root)), root)
     problem = data.problem()
+    if problem:  # perhaps since another process is making it
+        with making(data.folder, say):
+            problem = data.problem()
     if problem and not data.exists():
         if data in KNOWN:
             _generate(data, num_clients, say)
@@ -107,7 +111,7 @@ def _run_generator(data: DataSet, say: Callable[[str], object]) -> None:
     words = [str(script), "noniid", "-", "dir"]
     command = f"cd {shlex.quote(str(data.root))} && {shlex.join(['python', *words])}"
     say(f"data set {data} is not there: {command}")
-    with making(data.folder):
+    with making(data.folder, say):
         if data.exists():
             return
         done = subprocess.run([sys.executable, *words], cwd=data.root, capture_output=True, text=True, errors="replace")

@@ -9,7 +9,6 @@ A generate_<Name>.py is the same as a command, and generate.py that for a source
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from flcore.data.partition import KINDS, MIN_SAMPLES, SEED, TRAIN_RATIO, Integer
 from flcore.data.reading import STATISTIC, Config, DataSet
 from flcore.data.samples import Array, Samples, is_pixels, limits_of, printable, scaled, too_large
 from flcore.data.sources import KNOWN, Reading, load, source_digest
-from flcore.data.writing import ALPHA, Images, pfllib_settings, write_dataset
+from flcore.data.writing import ALPHA, Images, making, pfllib_settings, write_dataset
 from flcore.hyperparams import Setting, declared, setting
+from flcore.utils import interrupt
 from flcore.utils.errors import UsageError, did_you_mean
-from flcore.utils.locks import locked
 from flcore.utils.paths import DATASET
 from flcore.utils.seeds import numpy_generator
 
@@ -217,14 +216,8 @@ def generate(
 
 def make(recipe: Recipe, out: Path, force: bool = False, say: Callable[[str], object] = print) -> Summary:
     """`generate` for settings that are checked already; of several processes one makes it, and the others wait."""
-    with making(out):
+    with making(out, say):
         return _make(recipe, out, force, say)
-
-
-def making(folder: Path) -> AbstractContextManager[None]:
-    """One process at a time in the body, for each folder of a data set."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return locked(folder.with_name(f".{folder.name}.lock"), f"{folder}: another process is making it, waiting")
 
 
 def _make(recipe: Recipe, out: Path, force: bool, say: Callable[[str], object]) -> Summary:
@@ -238,6 +231,7 @@ def _make(recipe: Recipe, out: Path, force: bool, say: Callable[[str], object]) 
 
     samples = load(recipe.name, recipe.source, DATASET / recipe.name / "rawdata", say, recipe.reading)
     say("; ".join([f"{recipe.source or recipe.name}: {samples}", *samples.notes]))
+    interrupt.check(f"{out} is as it was before")
     warning = "" if is_pixels(samples.x) else too_large(limits_of(samples.x))
     if warning:
         say(f"note: {warning}, which --standardise makes of them")

@@ -28,6 +28,7 @@ Config = dict[str, Any]
 MOST_CLASSES = 1_000_000  # more is a slip, and a last layer that fits into no memory
 STATISTIC = "Size of samples for labels in clients"  # PFLlib's key: [[label, count], ...] of each client
 PARTS = ("train", "test")
+UNFINISHED = ".unfinished"  # the folder of files while a data set is made
 
 
 class DataSet(str):
@@ -65,10 +66,11 @@ class DataSet(str):
         return dict(_parsed(path, stat.st_mtime_ns, stat.st_size))
 
     def exists(self) -> bool:
-        """Whether there is anything of it: a config.json or a client's file."""
-        return (self.folder / "config.json").exists() or any(
-            next((self.folder / part).glob("*.npz"), None) for part in PARTS
-        )
+        """Whether there is anything of it, a config.json or a client's file, which is not left from making it."""
+        if (self.folder / "config.json").exists():
+            return True
+        files = any(next((self.folder / part).glob("*.npz"), None) for part in PARTS)
+        return files and not (self.folder / UNFINISHED).exists()
 
     def problem(self) -> str:
         """What keeps the data set from being used, as far as names and sizes of files tell; empty if nothing does."""

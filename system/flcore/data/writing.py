@@ -11,16 +11,19 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flcore.data.reading import PARTS, STATISTIC, read_partition, sha256
+from flcore.data.reading import PARTS, STATISTIC, UNFINISHED, read_partition, sha256
 from flcore.data.samples import check_channels, check_labels, limits_of, scaled
+from flcore.utils import interrupt
 from flcore.utils.errors import RunError, UsageError
+from flcore.utils.locks import locked
 from flcore.utils.runs.files import whole_file, write_text
 
 Images = dict[str, NDArray[Any]]  # "x" images and "y" labels
@@ -64,13 +67,14 @@ def write_dataset(
     All files are made beside those of an earlier data set, which is replaced at the end; a data set without config.json
     is not finished. The data may be iterators: one client at a time is in memory.
     """
-    making = folder / ".unfinished"
-    shutil.rmtree(making, ignore_errors=True)  # of a killed process
+    unfinished = folder / UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process
     files = {}
     try:
         for part, clients in zip(PARTS, (train, test), strict=True):
             for client, content in enumerate(clients):
-                files[f"{part}/{client}.npz"] = _save(making / part / f"{client}.npz", content)
+                interrupt.check(f"{folder} is as it was before")
+                files[f"{part}/{client}.npz"] = _save(unfinished / part / f"{client}.npz", content)
         config = _config(settings, num_classes, statistic, files)
         (folder / "config.json").unlink(missing_ok=True)
         for part in PARTS:
@@ -78,13 +82,27 @@ def write_dataset(
             for earlier in (folder / part).glob("*.npz*"):
                 earlier.unlink()
         for name in files:
-            os.replace(making / name, folder / name)
+            os.replace(unfinished / name, folder / name)
     except OSError as error:
         raise RunError(f"{folder} cannot be written ({error.strerror or error})") from None
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     _write_config(folder, config)
     return config
+
+
+@contextmanager
+def making(folder: Path, say: Callable[[str], object]) -> Iterator[None]:
+    """In the body no other process makes the data set of a folder; waits for one that does."""
+    lock = folder.parent / f".{folder.name}.lock"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    except OSError:  # nobody makes anything in a folder that cannot be written to
+        yield
+        return
+    with locked(lock, f"{folder}: another process is making it, waiting", say):
+        yield
 
 
 def write_client(

@@ -5,12 +5,14 @@ An exception thrown in the middle of anything can be swallowed there (inside a C
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 # Ctrl-C, a batch system's end, a closed terminal, and what Slurm's --signal sends before the time is up
 SIGNALS = [getattr(signal, name) for name in "SIGINT SIGTERM SIGHUP SIGUSR1 SIGUSR2".split() if hasattr(signal, name)]
+EXIT_CODE = 130
 MOMENT = "the clients now at work are done"
 
 _handled = _requested = False
@@ -68,3 +70,10 @@ def check(left: str = "") -> None:
     """Raises KeyboardInterrupt if somebody has asked for the end; ``left``: what is left of the work, in words."""
     if _requested:
         raise KeyboardInterrupt(f"interrupted; {left}" if left else "")
+
+
+def report(end: KeyboardInterrupt) -> int:
+    """Prints what is left of the work, if anybody said so, and returns the exit code."""
+    if str(end):
+        print(end, file=sys.stderr)
+    return EXIT_CODE

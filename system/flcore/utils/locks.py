@@ -1,14 +1,18 @@
-"""Locks between processes, which end with their process; where the file system has none: one note, and on without."""
+"""Locks between processes, which end with their process; where the file system has none, one note and files instead."""
 
 import functools
+import json
 import logging
+import os
+import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from flcore.utils import interrupt
+from flcore.utils.runs.status import is_running, process_of
 
 try:
     import fcntl
@@ -38,7 +42,7 @@ def lock(file: IO[Any]) -> bool | None:
 
 
 @contextmanager
-def locked(path: Path, waiting: str = "") -> Iterator[None]:
+def locked(path: Path, waiting: str = "", say: Callable[[str], object] = log.info) -> Iterator[None]:
     """One process at a time in the body.
 
     Args:
@@ -50,17 +54,34 @@ def locked(path: Path, waiting: str = "") -> Iterator[None]:
         KeyboardInterrupt: the end was asked for while waiting.
     """
     with open(path, "w") as file:
-        if waiting and lock(file) is False:
-            log.info(waiting)
-        while lock(file) is False:
+        first = took = lock(file)
+        held = path.with_name(f"{path.name}.held")
+        if first is None:
+            took = _hold(held)
+        if waiting and not took:
+            say(waiting)
+        while not took:
             interrupt.check()
             time.sleep(PAUSE)
-        yield
+            took = _hold(held) if first is None else lock(file)
+        try:
+            yield
+        finally:
+            if first is None:
+                held.unlink(missing_ok=True)
+
+
+def _hold(held: Path) -> bool:
+    """Stands in for a lock: makes a file that says who has it, unless another process that lives has made it."""
+    with suppress(FileExistsError), open(held, "x", encoding="utf-8") as file:
+        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "process": process_of(os.getpid())}, file)
+        return True
+    with suppress(OSError, ValueError):  # gone meanwhile, or not written yet
+        if not is_running({"status": "running", **json.loads(held.read_text(encoding="utf-8"))}, held):
+            held.unlink()
+    return False
 
 
 @functools.cache
 def _say_none(reason: str) -> None:
-    log.warning(
-        f"note: this file system has no locks ({reason}), so runs started within the same instant may get in each "
-        "other's way"
-    )
+    log.warning(f"note: this file system has no locks ({reason}); files stand in for them")
