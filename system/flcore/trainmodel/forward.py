@@ -181,9 +181,11 @@ def tensors_of(net: nn.Module) -> Tensors:
 
 
 def load_tensors(net: nn.Module, tensors: Tensors) -> None:
-    """The opposite: copies ``tensors`` into the network."""
-    again = {name: tensors[first] for name, first in second_names(net).items() if first in tensors}
-    net.load_state_dict({**tensors, **again})
+    """The opposite: copies ``tensors`` into the network; what is not among them stays."""
+    state = net.state_dict()  # with its version, which some networks ask for
+    state.update(tensors)
+    state.update({name: tensors[first] for name, first in second_names(net).items() if first in tensors})
+    net.load_state_dict(state)
 
 
 def shared_part(tensors: Tensors, shares: tuple[str, ...], frozen: Collection[str]) -> Tensors:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from flcore.hyperparams import user_path
@@ -57,7 +58,9 @@ def source_of(model: str | nn.Module | Callable[..., Any], args: Mapping[str, An
             raise UsageError("model_args: the model is there already; give its class to have it made with arguments")
         digest = hashlib.sha256(f"{model}\0{_code(type(model))}".encode())
         for name, value in tensors_of(model).items():
-            digest.update(f"\0{name}\0{value.dtype}\0".encode() + value.detach().cpu().numpy().tobytes())
+            digest.update(f"\0{name}\0{value.dtype}\0".encode())
+            if not nn.parameter.is_lazy(value):
+                digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return Source(type(model).__name__, lambda shape, classes: copy.deepcopy(model), digest.hexdigest())
     if not isinstance(model, str):
         label = getattr(model, "__name__", type(model).__name__)
@@ -88,7 +91,7 @@ def read_arguments(text: str) -> dict[str, Any]:
     Raises:
         UsageError: it is neither.
     """
-    text = text.strip()
+    text = " ".join(text.split())
     try:
         return dict(tomllib.loads(f"args = {{{text}}}")["args"] if text[:1] != "{" else _json(text))
     except ValueError as error:
