@@ -94,7 +94,11 @@ def test_a_changed_file_is_another_network(file, changed):
         ("net.py", CODE, r"which class of the file it is: -m .*net\.py:Net"),
         ("net.py:Nett", CODE, "has no class Nett. Did you mean Net?"),
         ("net.py:text", CODE, "gives no torch.nn.Module but str"),
-        ("net.py:Net", "import nothing_of_this_name", r"cannot be imported: ModuleNotFoundError: .* \(net.py, line 1\)"),
+        (
+            "net.py:Net",
+            "import nothing_of_this_name",
+            r"cannot be imported: ModuleNotFoundError: .* \(net.py, line 1\)",
+        ),
         ("net.py:Net", "class Net(:", r"cannot be read: SyntaxError"),
         ("net.py:Net", "def Net(depth): pass", "missing 1 required positional argument: 'depth'"),
         ("net.py:Net", "def Net():\n    return 1 / 0", r"ZeroDivisionError: division by zero \(net.py, line 2\)"),
@@ -197,7 +201,9 @@ def test_what_is_no_network_is_refused(data_root):
 # ---- torchvision -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "head"), [("squeezenet1_1", None), ("shufflenet_v2_x0_5", "fc"), ("mnasnet0_5", None)])
+@pytest.mark.parametrize(
+    ("name", "head"), [("squeezenet1_1", None), ("shufflenet_v2_x0_5", "fc"), ("mnasnet0_5", None)]
+)
 def test_torchvisions_networks(data_root, name, head):
     """Grey images and four classes; SqueezeNet ends with a convolution, MNASNet's head is in a block."""
     wanted = Wanted(f"torchvision:{name}", (1, 32, 32), 4)
@@ -285,7 +291,10 @@ def test_a_run_begins_with_the_model_of_another(data_root, tmp_path, caplog):
     ("content", "reason"),
     [
         ({"one.weight": torch.zeros(4, 1, 5, 5)}, r"one.bias is not in it and \(4,\) here; 3 of 6 tensors"),
-        ({**Base().state_dict(), "two.weight": torch.zeros(4, 4, 2, 2)}, r"two.weight has the shape \(4, 4, 2, 2\) there"),
+        (
+            {**Base().state_dict(), "two.weight": torch.zeros(4, 4, 2, 2)},
+            r"two.weight has the shape \(4, 4, 2, 2\) there",
+        ),
         ({**Base().state_dict(), "one.bias": torch.full((4,), torch.inf)}, "one.bias has values that are not finite"),
         ([1, 2], "holds no state_dict"),
     ],

@@ -30,7 +30,18 @@ def folder(tmp_path_factory):
 def test_its_commands_run_and_say_what_is_printed_there(folder, command, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     words = shlex.split(command)
-    flags = ["-gr", "1", "-dev", "cpu", "-lbs", "4", "--data_dir", str(folder), "--results_dir", str(folder / "results")]
+    flags = [
+        "-gr",
+        "1",
+        "-dev",
+        "cpu",
+        "-lbs",
+        "4",
+        "--data_dir",
+        str(folder),
+        "--results_dir",
+        str(folder / "results"),
+    ]
     assert words[:2] == ["python", "main.py"] and main.main([*words[2:], *flags]) == 0
     printed = capsys.readouterr().out
     assert command is TORCHVISION or PRINTED in printed
