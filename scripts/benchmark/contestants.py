@@ -16,7 +16,6 @@ import torch
 
 from benchmark.pfllib_loop import PFLlibLoop
 from flcore.experiment import Experiment
-from flcore.trainmodel.build import known_model
 from flcore.utils.errors import RunError, UsageError
 
 STAND_IN, PFLLIB = "pfllib-loop", "pfllib"  # beside the executors' own names
@@ -135,7 +134,7 @@ class Checkout:
         self.algorithm, self.folder = algorithm, folder
         args = setting.experiment(algorithm, "loop").context()
         self.program = setting.args.pfllib / "system" / "main.py"
-        if args.shape not in self.NAMES or known_model(setting.args.model) != "CNN":
+        if args.shape not in self.NAMES or args.model_name != "CNN":
             raise UsageError(
                 f"--pfllib: PFLlib's CNN takes images of {' or '.join(map(str, self.NAMES))}, so only -m CNN and such "
                 f"a data set can be compared; {setting.dataset} has {args.shape}"

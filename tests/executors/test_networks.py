@@ -7,9 +7,10 @@ from flcore.executors.loop import LoopExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.experiment import Experiment
+from flcore.registry import METHODS
 from flcore.utils.errors import UsageError
-from support import same_tensors
-from support.networks import LOOP, REFUSED, TRAINED, Base, Dropout, Frozen, FrozenNorm
+from support import SHORT, same_tensors
+from support.networks import LOOP, REFUSED, TRAINED, AllAtOnce, Base, Dropout, Frozen, FrozenHead, FrozenNorm
 
 
 @pytest.fixture
@@ -69,6 +70,23 @@ def test_a_network_that_cannot_be_trained_is_refused_in_one_line(make, network, 
     assert "\n" not in str(error.value) and network.__name__ in str(error.value)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam", "weight_decay": 0.01}], ids=["sgd", "adam"])
+@pytest.mark.parametrize("algorithm", [method.name for method in METHODS])
+def test_every_method_trains_the_oddest_network(make, caplog, generator_file, algorithm, settings):
+    flags = SHORT.get(algorithm, ())
+    settings = settings | {name.strip("-"): int(value) for name, value in zip(flags[::2], flags[1::2], strict=True)}
+    if algorithm == "FedKTL":
+        settings |= {"generator": str(generator_file), "noise_dim": 6}
+    loop, threads, stacked = (
+        trained(make, AllAtOnce, algorithm, executor, local_learning_rate=0.001, **settings)
+        for executor in (LoopExecutor(), ThreadsExecutor(2), StackedExecutor())
+    )
+    assert same_tensors(everything(threads), everything(loop))
+    assert_close(everything(stacked), everything(loop), within=2e-3)
+    assert "stacked:" not in caplog.text
+
+
 # ---- frozen parts ----------------------------------------------------------------------------------------------------
 
 
@@ -99,10 +117,17 @@ def test_batchnorm_with_frozen_weights_keeps_its_statistics(make):
     assert [float(value.sum()) for value in norm.values()] == [0, 4, 0]
 
 
-@pytest.mark.parametrize("algorithm", ["FedGH", "FedPA", "FedKTL", "FedALA", "FedCRL"])
-def test_methods_that_look_into_the_network_take_a_frozen_extractor_and_head(make, generator_file, algorithm):
-    more = {"generator": str(generator_file), "noise_dim": 6, "server_epochs": 2} if algorithm == "FedKTL" else {}
-    trained(make, Frozen, algorithm, rounds=2, **more)
+@pytest.mark.parametrize("algorithm", ["FedPA", "FedRep", "FedALA"])
+def test_a_frozen_head_stays_as_it_is(make, algorithm):
+    more = {"pa_gen_steps": 2, "pa_steps": 2} if algorithm == "FedPA" else {}
+    server = trained(make, FrozenHead, algorithm, **more)
+    heads = [client.params["head.weight"] for client in server.clients]
+    assert all(torch.equal(head, server.args.model.head.weight) for head in heads)
+
+
+def test_a_head_that_the_server_trains_must_not_be_frozen(make):
+    with pytest.raises(UsageError, match="FedGH trains the head"):
+        make(FrozenHead, "FedGH")
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ class FrozenBase(Base):
         self.out.requires_grad_(True)
 
 
+class FrozenHead(Base):
+    def __init__(self):
+        super().__init__()
+        self.out.requires_grad_(False)
+
+
 class Dropout(Base):
     def __init__(self):
         super().__init__()
@@ -181,6 +187,24 @@ class WeightNorm(Base):
     def __init__(self):
         super().__init__()
         self.two = nn.utils.parametrizations.weight_norm(self.two)
+
+
+class AllAtOnce(Dropout):
+    """Frozen, with dropout and BatchNorm, a tied layer and two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.one.requires_grad_(False)
+        self.norm = self.again = nn.BatchNorm2d(4)
+        self.mix = nn.Linear(36, 36)
+
+    def embed(self, x):
+        z = self.two(self.again(self.norm(self.one(x)))).relu().flatten(1)
+        return self.mix(self.mix(z).relu()).relu()
+
+    def forward(self, x):
+        z = self.embed(x)
+        return z, self.out(self.drop(z))
 
 
 TRAINED = [Frozen, FrozenNorm, FrozenBase, Dropout, Noisy, UsedTwice, InTwoPlaces, Tuple, Dict, Auxiliary, NoMaps]

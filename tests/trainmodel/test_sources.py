@@ -318,3 +318,21 @@ def test_nothing_in_a_file_of_weights_is_run(tmp_path):
     with pytest.raises(UsageError, match="is refused"):
         read_weights(tmp_path / "text.safetensors")
     assert not flag.exists()
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 33), (2, 64, 5), (17,), (1, 1, 1)])
+def test_odd_sizes(shape):
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.ReLU(), nn.Linear(5, 3))
+    found, _ = prepare(net, Wanted("net", shape, 3))
+    assert found(torch.zeros(2, *shape)).shape == (2, 3)
+
+
+def test_an_image_that_is_too_small_is_one_line(data_root):
+    with pytest.raises(
+        UsageError, match=r"-m torchvision:alexnet cannot take samples of 1x20x20: RuntimeError: "
+    ) as error:
+        experiment(data_root, model="torchvision:alexnet").context()
+    assert "\n" not in str(error.value)

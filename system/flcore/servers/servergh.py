@@ -6,18 +6,26 @@ pair. Not copied: the released code's optimiser, built over another network, so 
 server head, which is the same object as client 0's, with a default rate of 1 that makes it diverge.
 """
 
+from typing import Any
+
 import torch
 from torch.nn import functional as F
 
 from flcore.clients.clientgh import clientGH
 from flcore.servers.serverbase import Server
 from flcore.trainmodel.prototypes import as_samples, shuffled, stack_uploads
+from flcore.utils.errors import UsageError
 from flcore.utils.seeds import torch_generator
 
 
 class FedGH(Server):
     rule = clientGH
     shares = ("head.",)
+
+    def __init__(self, args: Any, times: int) -> None:
+        super().__init__(args, times)
+        if not self.shared_weights():
+            raise UsageError("FedGH trains the head at the server, and that of this network is frozen (requires_grad)")
 
     def aggregate_parameters(self) -> None:
         z, y = as_samples(*stack_uploads(self.uploaded_models))

@@ -61,8 +61,11 @@ class FedPA(PrototypeServer, Server):
             return
         client, known = self.clients[0], self.known()
         hp = replace(client.hp, round=self.current_round)
-        names = [name for name in self.shared_weights() if name.startswith("head.")]
-        heads = {name: torch.stack([upload[name] for upload in self.uploaded_models]) for name in names}
+        head = {name: value for name, value in self.global_params.items() if name.startswith("head.")}
+        heads = {  # a frozen one stays everywhere what it was
+            name: torch.stack([upload.get(name, value) for upload in self.uploaded_models])
+            for name, value in head.items()
+        }
         client.forward.set_training(())  # no dropout in a head
         size = max(2, self.batch_size if self.batch_size > 0 else BATCH)  # BatchNorm needs two
         draw = torch_generator(self.args.seed, self.times, self.current_round, "generator")
