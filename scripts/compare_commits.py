@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,15 +31,19 @@ from pathlib import Path
 import h5py
 import numpy as np
 import torch
+from torch import nn
 
+from flcore.data.partition import gather
+from flcore.data.writing import pfllib_settings, write_dataset
+from flcore.experiment import EXECUTORS
 from flcore.utils.errors import RunError, UsageError, report
 from flcore.utils.paths import REPO
+from train_generator import save
 
 Shape = tuple[int, ...]
 Arrays = dict[str, np.ndarray]
 
 GENERATOR = "generator.pt"
-EXECUTORS = ("loop", "threads", "stacked")
 RUN = "-data Tiny -go compare -gr 4 -jr 0.75 -eg 1 -m CNN -dev cpu --num_threads 1 -sd 1"
 TIMED = "-data Large -gr 6 -jr 1"  # instead, for the time of a round
 TIMED_ALGORITHMS = ("FedAvg", "FedRep", "FedCPD")
@@ -75,31 +78,22 @@ for words in json.loads(sys.argv[2]):
 """
 
 
-def write_dataset(folder: Path, train: Shape, test: Shape, classes: int, shape: Shape) -> None:
+def make_dataset(folder: Path, train: Shape, test: Shape, classes: int, shape: Shape) -> None:
     """A data set in PFLlib's files; every class has a mean image."""
-    rng = np.random.default_rng(0)
+    rng, sizes, clients = np.random.default_rng(0), (*train, *test), len(train)
     centres = rng.normal(size=(classes, *shape))
-    statistic = []
-    for part, sizes in (("train", train), ("test", test)):
-        (folder / part).mkdir(parents=True)
-        for i, size in enumerate(sizes):
-            y = rng.choice(classes, size)
-            x = (centres[y] + 0.5 * rng.normal(size=(size, *shape))).astype(np.float32)
-            data = np.array({"x": x, "y": y.astype(np.int64)}, dtype=object)
-            np.savez_compressed(folder / part / f"{i}.npz", data=data)
-            statistic += [[[int(c), int((y == c).sum())] for c in np.unique(y)]] if part == "train" else []
-    config = {"num_clients": len(train), "num_classes": classes, "non_iid": False, "balance": False, "partition": "-"}
-    config |= {"Size of samples for labels in clients": statistic, "alpha": 0.1, "batch_size": 10}
-    (folder / "config.json").write_text(json.dumps(config))
+    y = rng.choice(classes, sum(sizes))
+    x = (centres[y] + 0.5 * rng.normal(size=(len(y), *shape))).astype(np.float32)
+    images, labels, statistic = gather(x, y, np.split(np.arange(len(y)), np.cumsum(sizes)[:-1]))
+    parts = [{"x": own, "y": its} for own, its in zip(images, labels, strict=True)]
+    settings = pfllib_settings(clients, niid=False, balance=False, partition="-")
+    write_dataset(folder, parts[:clients], parts[clients:], classes, statistic[:clients], settings)
 
 
-def write_generator(path: Path) -> None:
+def make_generator(path: Path) -> None:
     """For FedKTL: latent vectors of 6 numbers -> 8 x 8 images."""
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.Tanh(), torch.nn.Unflatten(1, (1, 8, 8)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions of torch advise against TorchScript
-        torch.jit.trace(net, torch.zeros(1, 6)).save(str(path))
+    save(nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Unflatten(1, (1, 8, 8))), 6, path)
 
 
 def git(*words: str) -> str:
@@ -218,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("old", metavar="OLD", help="a commit, branch or tag")
     parser.add_argument("new", metavar="NEW", help="another one; files that are not committed do not take part")
     parser.add_argument("--algorithms", nargs="+", default=[], help="default: all that both commits have")
-    parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=EXECUTORS)
+    parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
     parser.add_argument("--time", type=int, default=0, metavar="TURNS", help="turns of timed runs (0: none)")
     args = parser.parse_args(words[: words.index("--")] if extra else words)
     try:
@@ -227,8 +221,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="compare-commits-") as temporary:
             folder = Path(temporary).resolve()
             for name, described in DATA.items():
-                write_dataset(folder / name, *described)
-            write_generator(folder / GENERATOR)
+                make_dataset(folder / name, *described)
+            make_generator(folder / GENERATOR)
             with checkout(commits[0], folder / "OLD") as old, checkout(commits[1], folder / "NEW") as new:
                 equal = compare(old, new, methods(old, new, args.algorithms), args.executors, extra)
                 if args.time > 0:

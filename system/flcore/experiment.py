@@ -41,9 +41,7 @@ from flcore.utils.runs.record import RunFiles
 from flcore.utils.seeds import isolated, numpy_generator, seed_everything
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {
-    "loop": LoopExecutor,
-    "threads": ThreadsExecutor,
-    "stacked": StackedExecutor,
+    each.name: each for each in (LoopExecutor, ThreadsExecutor, StackedExecutor)
 }
 COMMAND_LINE = {"quiet", "verbose", "log", "config"}
 FILES = ("checkpoint_every", "keep_checkpoint", "resume", "reuse", "overwrite")  # flags that need a folder of results
@@ -174,12 +172,8 @@ class Experiment:
         log.info(taken_for)
         if warning:
             log.warning(f"{dataset}: {warning}")
-        return {
-            "dataset": dataset,
-            "num_clients": clients,
-            "num_classes": config["num_classes"],
-            "shape": dataset.shape(),
-        }
+        fitting = {"num_clients": clients, "num_classes": config["num_classes"]}
+        return fitting | {"dataset": dataset, "shape": dataset.shape()}
 
     def _context(self, prepared: Mapping[str, Any], repeat: int, **changed: Any) -> RunContext:
         seeds = {

@@ -1,6 +1,5 @@
 """The methods: one card each. Adding one = clientX.py, serverX.py and a card here."""
 
-import difflib
 import importlib
 import traceback
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flcore.hyperparams import Setting, Settings
-from flcore.utils.errors import RunError, UsageError
+from flcore.utils.errors import RunError, UsageError, did_you_mean
 
 PARTS = {"base.": "extractor", "head.": "head"}
 ALL = ("",)  # prefixes of all weights
@@ -220,12 +219,11 @@ METHODS = [
 
 def find(name: str) -> Method:
     """The method called ``name``; UsageError with the nearest name and the whole list otherwise."""
-    known = {method.name.lower(): method for method in METHODS}
-    if name.lower() in known:
-        return known[name.lower()]
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f" Did you mean {known[near[0]].name}?" if near else ""
-    raise UsageError(f"-algo {name}: no such algorithm.{hint} There are: {', '.join(m.name for m in METHODS)}.")
+    for method in METHODS:
+        if method.name.lower() == name.lower():
+            return method
+    names = [method.name for method in METHODS]
+    raise UsageError(f"-algo {name}: no such algorithm.{did_you_mean(name, names)} There are: {', '.join(names)}.")
 
 
 def table() -> str:

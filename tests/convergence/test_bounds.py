@@ -13,7 +13,6 @@ from flcore.convergence.bounds import (
     admissible_rates,
     contrast_range,
     descent_rate,
-    dropped_share,
     largest_rate,
     lemma1,
     lemma2,
@@ -203,7 +202,7 @@ def test_the_range_of_the_contrast_by_hand():
 
 @pytest.mark.parametrize(("tau", "classes", "share"), [(0.1, 10, 10), (0.1, 100, 19), (0.5, 10, 34), (0.5, 100, 47)])
 def test_the_share_that_the_paper_drops(tau, classes, share):
-    assert round(100 * dropped_share(tau, classes)) == share
+    assert round(100 * (1 - (2 / tau) / contrast_range(tau, classes))) == share
 
 
 # ------------------------------------------------------------------------------------------------- Theorems 1 and 2

@@ -1,3 +1,4 @@
+import argparse
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ def arguments(*words):
 
 
 def read(*words):
-    return arguments(*words).namespace()
+    return argparse.Namespace(**arguments(*words).values)
 
 
 def refused(*words):

@@ -33,23 +33,17 @@ from flcore.trainmodel.cpd import HierarchicalDistiller
 from flcore.trainmodel.forward import Forward, Tensors, subset
 from flcore.trainmodel.prototypes import prototype_alignment_loss, prototype_contrastive_loss
 
+OURS = "chosen here: none is published"  # where a default comes from
+
 
 @dataclass(frozen=True)
 class CPDSettings(Settings):
     plocal_epochs: int = setting(1, "epochs of the head, before those of the extractor", least=0, source="as FedRep")
-    cpd_fd: float = setting(
-        1.0, "weight of the feature distillation; 0: off", least=0, source="chosen here: none is published"
-    )
-    cpd_align: float = setting(
-        1.0, "weight alpha of the prototype alignment; 0: off", least=0, source="chosen here: none is published"
-    )
-    cpd_contrast: float = setting(
-        1.0, "weight beta of the prototype contrast; 0: off", least=0, source="chosen here: none is published"
-    )
-    cpd_tau: float = setting(
-        0.1, "temperature of the prototype contrast", above=0, source="chosen here: none is published"
-    )
-    cpd_width: int = setting(64, "channels of the cross-layer fusion", least=1, source="chosen here: none is published")
+    cpd_fd: float = setting(1.0, "weight of the feature distillation; 0: off", least=0, source=OURS)
+    cpd_align: float = setting(1.0, "weight alpha of the prototype alignment; 0: off", least=0, source=OURS)
+    cpd_contrast: float = setting(1.0, "weight beta of the prototype contrast; 0: off", least=0, source=OURS)
+    cpd_tau: float = setting(0.1, "temperature of the prototype contrast", above=0, source=OURS)
+    cpd_width: int = setting(64, "channels of the cross-layer fusion", least=1, source=OURS)
     cpd_reduction: int = setting(16, "CBAM's channel reduction", least=1, source="CBAM's paper")
     cpd_proto_weighting: str = setting(
         "uniform",
@@ -95,12 +89,12 @@ class clientCPD(Client, LocalRule):
             teacher_attention = forward.call("distiller.attention", teacher, teacher_maps)
             distance = forward.call("distiller", params, maps, teacher_maps, teacher_attention)
             loss = loss + hp.cpd_fd * state["taught"] * distance
-        if hp.cpd_align and "prototypes" in shared:
-            loss = loss + hp.cpd_align * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
-        if hp.cpd_contrast and "prototypes" in shared:
-            loss = loss + hp.cpd_contrast * prototype_contrastive_loss(
-                z, y, shared["prototypes"], shared["seen"], hp.cpd_tau
-            )
+        if "prototypes" in shared:
+            known = shared["prototypes"], shared["seen"]
+            if hp.cpd_align:
+                loss = loss + hp.cpd_align * prototype_alignment_loss(z, y, *known)
+            if hp.cpd_contrast:
+                loss = loss + hp.cpd_contrast * prototype_contrastive_loss(z, y, *known, hp.cpd_tau)
         return loss
 
     @staticmethod

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Data
+from flcore.clients.localrule import send_embeddings
 from flcore.hyperparams import Settings, setting
-from flcore.trainmodel.forward import Forward, Tensors
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,7 @@ class GHSettings(Settings):
 class clientGH(Client):
     settings = GHSettings
 
-    @staticmethod
-    def local_end(
-        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: GHSettings
-    ) -> tuple[Tensors, Tensors]:
-        return state, {"embeddings": forward.in_batches(params, data[0])}
+    local_end = staticmethod(send_embeddings)
 
     def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return prototypes, counts.clamp(max=1)

@@ -31,26 +31,16 @@ from flcore.trainmodel.ktl import Transfer, arcface_loss
 from flcore.trainmodel.prototypes import unit
 
 CLIP = 100.0
+STYLEGAN = "the authors' for StyleGAN-XL"
 PROJECTOR = "transfer.projector."
 
 
 @dataclass(frozen=True)
 class KTLSettings(Settings):
-    lamda: float = setting(
-        1.0, "server: weight of the distance to the class centroids", least=0, source="the authors' for StyleGAN-XL"
-    )
-    mu: float = setting(
-        50.0,
-        "weight of the pull to the latent vectors of generated images",
-        least=0,
-        source="the authors' for StyleGAN-XL",
-    )
-    server_epochs: int = setting(
-        100, "passes of the server over the uploaded prototypes", least=0, source="the authors' for StyleGAN-XL"
-    )
-    server_learning_rate: float = setting(
-        0.01, "learning rate of the server's training", above=0, source="the authors' for StyleGAN-XL"
-    )
+    lamda: float = setting(1.0, "server: weight of the distance to the class centroids", least=0, source=STYLEGAN)
+    mu: float = setting(50.0, "weight of the pull to the latent vectors of generated images", least=0, source=STYLEGAN)
+    server_epochs: int = setting(100, "passes of the server over the uploaded prototypes", least=0, source=STYLEGAN)
+    server_learning_rate: float = setting(0.01, "learning rate of the server's training", above=0, source=STYLEGAN)
     noise_dim: int = setting(512, "size of the generator's latent vectors", least=1, source="StyleGAN-XL's")
     generator: Path | None = setting(
         None, "file of the pre-trained image generator: TorchScript, a program that is run; needed", type=Path

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Data, Phase
+from flcore.clients.localrule import Phase, send_embeddings
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.pa import FeatureGenerator, choose
@@ -51,6 +51,7 @@ class PASettings(Settings):
 
 class clientPA(Client):
     settings = PASettings
+    local_end = staticmethod(send_embeddings)
 
     @property
     def has_BatchNorm(self) -> bool:  # noqa: N802  (PFLlib's name)
@@ -86,13 +87,7 @@ class clientPA(Client):
         pull = prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
         return loss + alpha(hp) * F.cross_entropy(hard, labels) + beta(hp) * pull
 
-    @staticmethod
-    def local_end(
-        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: PASettings
-    ) -> tuple[Tensors, Tensors]:
-        return state, {"embeddings": forward.in_batches(params, data[0])}
-
-    def announce(self, prototypes: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """As numbers of samples the labels met in this round, by going through its mini-batches again."""
         met = torch.zeros_like(counts)
         for _, y in self.local_plan(self.hp)[0].take(self.load_train_data()):

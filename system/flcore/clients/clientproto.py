@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flcore.clients.clientbase import Client
-from flcore.clients.localrule import Data
+from flcore.clients.localrule import send_embeddings
 from flcore.hyperparams import Settings, setting
 from flcore.trainmodel.forward import Forward, Tensors
 from flcore.trainmodel.prototypes import nearest_prototype, prototype_alignment_loss
@@ -40,6 +40,7 @@ class ProtoSettings(Settings):
 
 class clientProto(Client):
     settings = ProtoSettings
+    local_end = staticmethod(send_embeddings)
 
     @staticmethod
     def local_loss(
@@ -50,12 +51,6 @@ class clientProto(Client):
         if "prototypes" in shared:
             loss = loss + hp.lamda * prototype_alignment_loss(z, y, shared["prototypes"], shared["seen"])
         return loss
-
-    @staticmethod
-    def local_end(
-        forward: Forward, params: Tensors, data: Data, shared: Tensors, state: Tensors, hp: ProtoSettings
-    ) -> tuple[Tensors, Tensors]:
-        return state, {"embeddings": forward.in_batches(params, data[0])}
 
     def announce(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return prototypes, counts if self.hp.proto_weighting == "count" else counts.clamp(max=1)

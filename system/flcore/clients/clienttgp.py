@@ -10,19 +10,15 @@ from dataclasses import dataclass
 from flcore.clients.clientproto import ProtoSettings, clientProto
 from flcore.hyperparams import setting
 
+SCRIPTS = "the authors' scripts"
+
 
 @dataclass(frozen=True)
 class TGPSettings(ProtoSettings):
     proto_weighting: str = "uniform"  # nothing to choose: the server does not average
-    server_epochs: int = setting(
-        100, "passes of the server over the uploaded prototypes", least=0, source="the authors' scripts"
-    )
-    server_learning_rate: float = setting(
-        0.01, "learning rate of the server's training", above=0, source="the authors' scripts"
-    )
-    tgp_margin: float = setting(
-        100.0, "upper bound of the margin between prototypes", above=0, source="the authors' scripts"
-    )
+    server_epochs: int = setting(100, "passes of the server over the uploaded prototypes", least=0, source=SCRIPTS)
+    server_learning_rate: float = setting(0.01, "learning rate of the server's training", above=0, source=SCRIPTS)
+    tgp_margin: float = setting(100.0, "upper bound of the margin between prototypes", above=0, source=SCRIPTS)
 
 
 class clientTGP(clientProto):

@@ -55,14 +55,6 @@ class Aggregation(NamedTuple):
     contrast: float  # all prototypes moved
 
 
-class Quadratic(NamedTuple):
-    """The coefficients of Theorem 2."""
-
-    A: float
-    B: float
-    C: float
-
-
 def lemma1(constants: Constants, rate: float) -> float:
     """Upper bound of the expected change of the loss in E steps of one rate.
 
@@ -99,14 +91,11 @@ def lemma2(constants: Constants, rate: float) -> Aggregation:
     )
 
 
-def quadratic(constants: Constants) -> Quadratic:
-    """A = L1 (E sigma^2 + E^2 G^2 + S) / 2 + 2 alpha L2 E^2 G^2, B = S - E G^2, C = 2 beta / tau."""
+def quadratic(constants: Constants) -> tuple[float, float, float]:
+    """Theorem 2's A = L1 (E sigma^2 + E^2 G^2 + S) / 2 + 2 alpha L2 E^2 G^2, B = S - E G^2 and C = 2 beta / tau."""
     c = constants
-    return Quadratic(
-        A=c.L1 * (c.E * c.sigma**2 + c.E**2 * c.G**2 + c.S) / 2 + 2 * c.alpha * c.L2 * c.E**2 * c.G**2,
-        B=c.S - c.E * c.G**2,
-        C=2 * c.beta / c.tau,
-    )
+    A = c.L1 * (c.E * c.sigma**2 + c.E**2 * c.G**2 + c.S) / 2 + 2 * c.alpha * c.L2 * c.E**2 * c.G**2
+    return A, c.S - c.E * c.G**2, 2 * c.beta / c.tau
 
 
 def theorem1(constants: Constants, rate: float) -> float:
@@ -167,11 +156,6 @@ def contrast_range(tau: float, num_classes: int, width: float = 2.0) -> float:
     """
     others = math.log(num_classes - 1) if num_classes > 1 else -math.inf
     return _softplus(others + width / tau) - _softplus(others - width / tau)
-
-
-def dropped_share(tau: float, num_classes: int) -> float:
-    """The share of `contrast_range` that is missing in the paper's 2 / tau."""
-    return 1 - (2 / tau) / contrast_range(tau, num_classes)
 
 
 def _softplus(value: float) -> float:

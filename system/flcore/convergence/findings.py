@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from flcore.convergence.estimates import Estimate
 from flcore.reporting.tables import Cell, Table
 
 Row = dict[str, Any]
+
+CONSTANTS = ("L1", "L2", "sigma", "G")  # the suprema
 
 
 def row(found: Estimate) -> Row:
@@ -50,7 +53,7 @@ def row(found: Estimate) -> Row:
 
 def of_whole_run(estimates: Sequence[Estimate]) -> list[Estimate]:
     """The same with the largest L1, L2, sigma and G of the whole run, as the assumptions mean them, in every round."""
-    largest = {name: max(getattr(e.constants, name) for e in estimates) for name in ("L1", "L2", "sigma", "G")}
+    largest = {name: max(getattr(e.constants, name) for e in estimates) for name in CONSTANTS}
     return [replace(found, constants=replace(found.constants, **largest)) for found in estimates]
 
 
@@ -61,10 +64,7 @@ def table(rows: Sequence[Row]) -> Table:
     """One line a round: constants are the largest among the clients, bounds and measured changes the clients' mean."""
     columns: dict[str, Callable[[Sequence[Row]], str]] = {
         "round": lambda part: str(part[0]["round"]),
-        "L1": lambda part: _number(max(each["L1"] for each in part)),
-        "L2": lambda part: _number(max(each["L2"] for each in part)),
-        "sigma": lambda part: _number(max(each["sigma"] for each in part)),
-        "G": lambda part: _number(max(each["G"] for each in part)),
+        **{name: partial(_largest, name=name) for name in CONSTANTS},
         "G needed": lambda part: _number(min(each["smallest_gradient_bound"] for each in part)),
         "S / E G^2": lambda part: _number(_fill(part)),
         "Lemma 1": lambda part: _mean(part, "lemma1"),
@@ -82,6 +82,10 @@ def table(rows: Sequence[Row]) -> Table:
 
 def _number(value: float) -> str:
     return f"{value:.3g}"
+
+
+def _largest(rows: Sequence[Row], name: str) -> str:
+    return _number(max(each[name] for each in rows))
 
 
 def _mean(rows: Sequence[Row], *names: str) -> str:

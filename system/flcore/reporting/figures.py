@@ -53,11 +53,7 @@ OF_OTHERS = ("#9048F0", "#784800", "#F00090", "#900048", "#307800", "#D4501E", "
 MARKERS = {"": "", "o": "● ", "s": "■ ", "^": "▲ ", "D": "◆ ", "v": "▼ ", "P": "✚ ", "X": "✖ "}  # and in front of names
 
 SUFFIXES = (".png", ".pdf", ".svg")
-FONTS: Any = {
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "flcore",
-    "font.size": 9.5,
-}  # fonts that journals take; the same file again
+FONTS: Any = {"pdf.fonttype": 42, "svg.hashsalt": "flcore", "font.size": 9.5}  # as journals want; the same file again
 
 LOGARITHMIC = 5  # where the largest cost is more than so many times the smallest
 AFTER = (0, (3, 1.5))  # dashes of evaluation point B
@@ -190,10 +186,6 @@ def _finished(figure: Any, named: Sequence[tuple[Any, Sequence[End]]]) -> Any:
     return figure
 
 
-def _seeds_note(results: Results) -> str:
-    return "band: ± std over seeds" if results.runs["group"].duplicated().any() else ""
-
-
 def curves(results: Results) -> Any:
     """Accuracy over the rounds, after the download (A, solid) and after training (B, dashed)."""
     points = (("test_acc", "-", 1.9), ("test_acc_after", AFTER, 1.2))
@@ -204,8 +196,8 @@ def curves(results: Results) -> Any:
         Line2D([], [], color="#444444", linewidth=1.9, label="A: after download"),
         Line2D([], [], color="#444444", linewidth=1.2, linestyle=AFTER, label="B: after local training"),
     ]
-    if note := _seeds_note(results):
-        keys.append(Line2D([], [], color="#444444", alpha=0.2, linewidth=6, label=note))
+    if results.runs["group"].duplicated().any():
+        keys.append(Line2D([], [], color="#444444", alpha=0.2, linewidth=6, label="band: ± std over seeds"))
     figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize="small", columnspacing=1.2)
     return _finished(figure, named)
 

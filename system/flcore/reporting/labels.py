@@ -31,19 +31,14 @@ def spread_out(wanted: Sequence[float], sizes: Sequence[float], low: float, high
     return np.asarray(isotonic_regression(np.asarray(wanted) - offsets, y_min=first, y_max=last) + offsets)
 
 
-def label_ends(panel: Any, ends: Sequence[End], size: float = 9) -> list[Any]:
+def label_ends(panel: Any, ends: Sequence[End]) -> list[Any]:
     """Writes the names to the right of a panel, and returns their texts; `settle` puts them where they belong."""
     texts = []
     for end in sorted(ends, key=lambda end: end.y):
         text = panel.text(
-            *(1.0, end.y),
-            end.name,
+            *(1.0, end.y, end.name),
+            **{"color": end.colour, "fontsize": 9, "va": "center", "ha": "left", "parse_math": False},
             transform=panel.get_yaxis_transform(),
-            color=end.colour,
-            fontsize=size,
-            va="center",
-            ha="left",
-            parse_math=False,
         )
         text.end = end
         texts.append(text)

@@ -79,19 +79,7 @@ def _class(names: str) -> str:
 
 def _runs(results: Results) -> Table:
     """One row a run: what it was, and the command that makes it again."""
-    header = [
-        "algorithm",
-        "data set",
-        "goal",
-        "seed",
-        "repeat",
-        "last A",
-        "command",
-        "status",
-        "commit",
-        "torch",
-        "started",
-    ]
+    header = "algorithm,data set,goal,seed,repeat,last A,command,status,commit,torch,started".split(",")
     rows = []
     for run, (_, row) in zip(results.files, results.runs.iterrows(), strict=True):
         versions = run.info.get("versions")
@@ -99,12 +87,7 @@ def _runs(results: Results) -> Table:
         torch = versions.get("torch") if isinstance(versions, dict) else None
         seed, last = row["seed"], 100 * row["test_acc"]
         command = provenance.command_of(run) or f"not known: {run.path} tells no settings"
-        words = [
-            run.status or tables.MISSING,
-            commit,
-            str(torch or tables.MISSING),
-            str(run.info.get("start", tables.MISSING)),
-        ]
+        words = [str(word or tables.MISSING) for word in (run.status, commit, torch, run.info.get("start"))]
         rows.append(
             [
                 *(Cell(text, {"": text}) for text in (row["label"], run.dataset, run.goal)),

@@ -22,9 +22,10 @@ class DivergedError(RunError):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A sentence with the nearest of the names, to be appended to an error's; empty if none is near."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    """A sentence with the nearest of the names, in any case, to be appended to an error's; empty if none is near."""
+    known = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f" Did you mean {known[near[0]]}?" if near else ""
 
 
 def report(error: Exception) -> int:

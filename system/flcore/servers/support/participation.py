@@ -95,10 +95,6 @@ class Participation:
         """Who is slow: exactly the share ``rate`` of the clients, rounded down; ``kind`` keys the draw."""
         return faults.chosen(self.server.num_clients, rate, self._draw(kind))
 
-    def shows_time(self) -> bool:
-        """Whether simulated time is of interest in this run."""
-        return self.server.time_select or any(self.server.train_slow_clients) or any(self.server.send_slow_clients)
-
     def describe_faults(self) -> None:
         """One line for each kind of fault that is simulated, and for what has no effect on this method."""
         server, args = self.server, self.server.args

@@ -53,14 +53,10 @@ class Recorder:
             lost = [client.id for client in server.selected_clients if client.id not in uploads.arriving]
             self.add(rs_lost=np.isin(np.arange(server.num_clients), lost).astype(np.int8))
         self.save()
-        record = self.round_record()
+        record = row(self.lists(), server.current_round)  # see `flcore.utils.records`
         wishes = [observer.on_round(record) for observer in server.observers]  # each hears of it
         self.stopped = any(wishes)
         return self.stopped
-
-    def round_record(self) -> dict[str, Any]:
-        """The numbers of the round that was trained last, see `flcore.utils.records`."""
-        return row(self.lists(), self.server.current_round)
 
     def lists(self) -> dict[str, list[Any]]:
         """All that was recorded, under its names in the result file."""

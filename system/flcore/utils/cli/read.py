@@ -1,6 +1,5 @@
 """From what a user gave, as words or as keywords, to checked values and to what they mean for the chosen method."""
 
-import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +29,6 @@ class Arguments:
     given: frozenset[str]
     used: frozenset[str]
     notes: tuple[str, ...]
-
-    def namespace(self, **more: Any) -> argparse.Namespace:
-        """A fresh copy in the shape of PFLlib's ``args``, with ``more`` attributes."""
-        return argparse.Namespace(**{**self.values, "given": self.given, "method": self.method, **more})
 
 
 def chosen_in(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -74,11 +69,8 @@ def read(
         parser.add_flags("of other methods", foreign.values(), {})
         unknown = parser.parse_known_args(argv)[1]
     if unknown:
-        names = [
-            spelling
-            for flag in {**_common(), **method_settings(method), **foreign}.values()
-            for spelling in flag.spellings
-        ]
+        flags = {**_common(), **method_settings(method), **foreign}.values()
+        names = [spelling for flag in flags for spelling in flag.spellings]
         raise UsageError(f"{unknown[0]}: no such flag." + did_you_mean(unknown[0], names))
     typed = vars(parser.parse_args(argv))
     given = _checked(method, config or {}, methods, f"--config {typed.get('config')}: ") | typed
