@@ -15,8 +15,11 @@ from support.golden import curve, golden_file
 def test_curve_is_the_golden_one(algorithm):
     expected = np.loadtxt(golden_file(algorithm))
     assert expected.shape == (5, 4)
-    # Kernels differ between processors: the loss may move in the third digit, one test sample of 28 may tip over.
-    np.testing.assert_allclose(np.array(curve(algorithm)), expected, rtol=5e-3, atol=1 / 27)
+    # Kernels differ between processors and versions of torch: the loss may move in the third digit, two test samples
+    # of 28 may tip over.
+    found = np.array(curve(algorithm))
+    np.testing.assert_allclose(found[:, 3], expected[:, 3], rtol=5e-3, atol=1 / 27)
+    np.testing.assert_allclose(found[:, :3], expected[:, :3], atol=2 / 27)
 
 
 def test_golden_files_belong_to_algorithms():

@@ -282,7 +282,7 @@ def _goal(run: Run) -> str:
 
 def _labels(files: Sequence[Run], runs: pd.DataFrame) -> list[str]:
     """The algorithm, and in brackets what tells its groups on one data set apart."""
-    labels = pd.Series(runs["algorithm"], dtype=object)
+    labels = runs["algorithm"].astype(object).copy()  # pandas 2 does not copy by itself
     for _, alike in runs.groupby(["dataset", "algorithm"]):
         groups = alike.drop_duplicates("group")["group"]
         for group, detail in zip(groups, _details([files[number] for number in groups.index]), strict=True):
