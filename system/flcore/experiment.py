@@ -26,6 +26,7 @@ from flcore.executors.threads import ThreadsExecutor
 from flcore.hyperparams import user_path
 from flcore.observers import Observer
 from flcore.result import Repeat, Result
+from flcore.trackers import trackers
 from flcore.trainmodel.build import MODELS, split_head
 from flcore.trainmodel.network import Wanted, prepare
 from flcore.trainmodel.pretrained import digest_of
@@ -44,7 +45,14 @@ EXECUTORS: dict[str, Callable[..., Executor]] = {
     each.name: each for each in (LoopExecutor, ThreadsExecutor, StackedExecutor)
 }
 COMMAND_LINE = {"quiet", "verbose", "log", "config"}
-FILES = ("checkpoint_every", "keep_checkpoint", "resume", "reuse", "overwrite")  # flags that need a folder of results
+FILES = (
+    "tensorboard",
+    "checkpoint_every",
+    "keep_checkpoint",
+    "resume",
+    "reuse",
+    "overwrite",
+)  # flags that need a folder of results
 
 log = logging.getLogger(__name__)
 
@@ -214,6 +222,7 @@ class Experiment:
             RunError: the run failed; what it recorded is in its files.
             KeyboardInterrupt: the user ended it, likewise.
         """
+        observers = [*trackers(self.values), *observers]
         with isolated(), _threads(self.values["num_threads"]):
             prepared, goal, repeats = self._prepared(), self.values["goal"], []
             for repeat in range(self.values["prev"], self.values["times"]):

@@ -48,6 +48,9 @@ FAULTS = (
 )
 RESULTS = (
     flag("", "results_dir", paths.RESULTS, "folder of the results", type=Path),
+    flag("", "tensorboard", False, "TensorBoard's event files in tensorboard/ beside the results"),
+    flag("", "wandb", False, "a run of Weights & Biases for each repeat"),
+    flag("", "mlflow", False, "a run of MLflow for each repeat; in mlflow.db beside the results unless a URI is set"),
     flag("", "overwrite", False, "replace a result of the same name, also a finished one"),
     flag("", "reuse", False, "keep a finished result of the same settings and code; no new run"),
     flag("", "checkpoint_every", 0, "rounds between checkpoints, which go when the run is finished; 0: none", least=0),
