@@ -176,9 +176,9 @@ class Experiment:
         # Better refused now than after the model is built, or after training.
         for i in (0, *range(clients, clients + new)):
             dataset.read(i)
-        taken_for, warning = dataset.describe()
+        taken_for, warnings = dataset.describe()
         log.info(taken_for)
-        if warning:
+        for warning in warnings:
             log.warning(f"{dataset}: {warning}")
         fitting = {"num_clients": clients, "num_classes": config["num_classes"]}
         return fitting | {"dataset": dataset, "shape": dataset.shape()}

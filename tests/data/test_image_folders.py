@@ -136,7 +136,7 @@ def test_parts_are_merged_and_wrappers_opened(tmp_path):
         (0, 0), (1, 1), (10, 0), (11, 1), (20, 0), (21, 1), (99, 2),
     ]  # fmt: skip
     for note in (
-        "test, train, val are merged",
+        "train, test, val are merged",
         "train itself, outside any class",
         "left out: train/fox",
         "every part: eel",

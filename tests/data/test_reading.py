@@ -368,12 +368,23 @@ def test_a_failing_generator_is_reported_with_the_command(root, said, monkeypatc
 def test_a_data_set_tells_what_it_is_taken_for(root, mine, digits):
     assert DataSet("Digits", digits.parent).describe() == (
         "Digits: 3 clients, 1,797 images of 1 channel, 28 x 28 pixels (height x width), 10 classes, values -1 to 1",
-        "",
+        [],
     )
     put(root, 100 * X, Y)
-    text, warning = mine.describe()
+    text, warnings = mine.describe()
     assert text.startswith("Mine: 1 client, images of 1 channel, 2 x 2 pixels (height x width), 4 classes, values -100")
-    assert text.endswith("in train/0.npz") and warning.startswith("values from -100 to 100 are taken as they are")
+    assert text.endswith("in train/0.npz") and warnings == [
+        "values from -100 to 100 are taken as they are, and networks learn best from about -1 to 1."
+    ]
+    put(root, X / 1000, Y)
+    assert "values from -0.001 to 0.001 hardly differ" in mine.describe()[1][0]
+    write_dataset(root, labels=[[0, 1], [1], [2, 0], [0, 1, 2]])
+    tiny = DataSet("Tiny", root)
+    tiny.file(2, False).write_bytes(tiny.file(1, True).read_bytes())
+    assert tiny.describe()[1] == [
+        "train/1.npz and test/2.npz hold the same samples",
+        "1 of the 4 classes have no sample",
+    ]
 
 
 @pytest.mark.parametrize(("dtype", "white"), [(np.uint8, 255), (np.uint16, 65535)])
@@ -385,7 +396,7 @@ def test_whole_pixels_are_scaled_as_the_generators_do(root, mine, dtype, white):
     assert mine.describe() == (
         "Mine: 1 client, images of 1 channel, 2 x 2 pixels (height x width), 4 classes, values -1 to 1, "
         "scaled from whole numbers in train/0.npz",
-        "",
+        [],
     )
     put(root, X, Y, part="test/0.npz")
     with pytest.raises(

@@ -55,6 +55,7 @@ def test_a_table_with_labels_and_users(table):
             {"label_column": "kind"},
             "must be integers or names of classes, it is float64",
         ),
+        ({"kind": ["a", "a ", *"abab"]}, {"label_column": "kind"}, "differ in spaces alone: 'a', 'a ', 'b'"),
         ({"kind": range(6)}, {"label_column": "kind"}, "each of the 6 samples has a label of its own"),
         ({"who": [None, *"xxxyy"]}, {"label_column": "kind", "user_column": "who"}, "sample 0 has no user"),
     ],
@@ -78,6 +79,13 @@ def test_labels_of_whole_numbers_keep_their_names(tmp_path):
     assert read.class_names == ("3", "7", "12") and read.y.tolist() == [0, 1, 0, 2, 1, 0]
 
 
+def test_a_column_of_row_numbers_is_no_feature(tmp_path):
+    TABLE.drop(columns="who").to_csv(tmp_path / "t.csv")
+    read = read_source(tmp_path / "t.csv", Reading(label_column="kind"))
+    np.testing.assert_array_equal(read.x, X)
+    assert read.notes == ("the first column numbers the rows and is left out",)
+
+
 def test_standardised_columns_and_channels(tmp_path):
     np.savez(tmp_path / "v.npz", x=np.column_stack([X, np.full(6, 5.0)]), y=[0, 1] * 3)
     x = load("Mine", tmp_path / "v.npz", tmp_path, how=Reading(standardise=True)).x
@@ -93,9 +101,10 @@ def test_standardised_columns_and_channels(tmp_path):
 
 def test_large_values_are_told(tmp_path, capsys):
     np.savez(tmp_path / "v.npz", x=X * 100, y=[0, 1] * 3)
-    generate("Mine", tmp_path / "out", source=tmp_path / "v.npz", num_clients=2, min_samples=2)
+    made = generate("Mine", tmp_path / "out", source=tmp_path / "v.npz", num_clients=2, min_samples=2)
     assert "note: values from 0 to 1100 are taken as they are" in capsys.readouterr().out
-    assert "values from 0 to 1100" in DataSet("out", tmp_path).describe()[1]
+    assert "6 samples in 2 clients" in str(made)
+    assert "values from 0 to 1100" in DataSet("out", tmp_path).describe()[1][0]
 
 
 def test_pixels_stored_as_other_numbers_are_pixels(tmp_path):
@@ -103,6 +112,9 @@ def test_pixels_stored_as_other_numbers_are_pixels(tmp_path):
     for dtype in (np.int64, np.float32):
         np.savez(tmp_path / "i.npz", x=pixels.astype(dtype), y=[0, 1] * 3)
         assert read_source(tmp_path / "i.npz").x.dtype == np.uint8
+    for dtype in (bool, np.uint8, np.int32):  # black and white
+        np.savez(tmp_path / "i.npz", x=(pixels > 100).astype(dtype), y=[0, 1] * 3)
+        np.testing.assert_array_equal(read_source(tmp_path / "i.npz").x, (pixels > 100) * 255)
     np.savez(tmp_path / "i.npz", x=pixels / 255, y=[0, 1] * 3)
     np.testing.assert_array_equal(read_source(tmp_path / "i.npz").x, pixels / 255)
 

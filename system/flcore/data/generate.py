@@ -17,7 +17,7 @@ import numpy as np
 
 from flcore.data.partition import KINDS, MIN_SAMPLES, SEED, TRAIN_RATIO, Integers, gather, partition, split_data
 from flcore.data.reading import STATISTIC, Config, DataSet
-from flcore.data.samples import Array, Samples, is_pixels, limits_of, printable, scaled, too_large
+from flcore.data.samples import Array, Samples, limits_of, printable, scaled, unusual
 from flcore.data.sources import KNOWN, Reading, load, source_digest
 from flcore.data.writing import ALPHA, Images, making, pfllib_settings, write_dataset
 from flcore.hyperparams import Setting, declared, setting
@@ -187,11 +187,12 @@ class Summary:
         sizes, held = [sum(count for _, count in own) for own in statistic], [len(own) for own in statistic]
         absent = config["num_classes"] - len({label for own in statistic for label, _ in own})
         moved = config["repaired"]
+        samples = "images" if len(config["shape"]) == 3 else "samples"
         return (
-            f"{self.folder}: {sum(sizes)} images in {config['num_clients']} clients ({config['partition'] or 'iid'}); "
-            f"a client has {min(sizes)} to {max(sizes)} images of {min(held)} to {max(held)} classes"
-            + (f"; {moved} images were moved to clients with fewer than {config['min_samples']}" if moved else "")
-            + (f"; {absent} of the {config['num_classes']} classes have no image" if absent else "")
+            f"{self.folder}: {sum(sizes)} {samples} in {len(sizes)} clients ({config['partition'] or 'iid'}); "
+            f"a client has {min(sizes)} to {max(sizes)} {samples} of {min(held)} to {max(held)} classes"
+            + (f"; {moved} {samples} were moved to clients with fewer than {config['min_samples']}" if moved else "")
+            + (f"; {absent} of the {config['num_classes']} classes have none" if absent else "")
         )
 
 
@@ -232,9 +233,8 @@ def _make(recipe: Recipe, out: Path, force: bool, say: Callable[[str], object]) 
     samples = load(recipe.name, recipe.source, DATASET / recipe.name / "rawdata", say, recipe.reading)
     say("; ".join([f"{recipe.source or recipe.name}: {samples}", *samples.notes]))
     interrupt.check(f"{out} is as it was before")
-    warning = "" if is_pixels(samples.x) else too_large(limits_of(samples.x))
-    if warning:
-        say(f"note: {warning}, which --standardise makes of them")
+    if warning := unusual(limits_of(samples.x)):
+        say(f"note: {warning} --standardise brings them to mean 0 and deviation 1")
     if recipe.fraction < 1:
         count = max(round(recipe.fraction * len(samples.y)), 1)
         chosen = numpy_generator(recipe.seed, "fraction").choice(len(samples.y), count, replace=False)

@@ -155,6 +155,7 @@ def _found(folder: Path, user_folders: bool) -> _Found:
         top = inside[0]  # an archive unpacked into a folder of its own
     inside = _folders(top)
     splits = [entry for entry in inside if entry.name.lower() in SPLITS and _folders(entry)]
+    splits.sort(key=lambda entry: not entry.name.lower().startswith("train"))  # training first, as PFLlib merges
     if not splits and len(inside) > 1 and {entry.name.lower() for entry in inside} <= SPLITS:
         raise UsageError(f"{top}: {', '.join(entry.name for entry in inside)} hold no folders of classes")
     others = [entry for entry in inside if splits and entry not in splits and _pictures(entry)[0]]

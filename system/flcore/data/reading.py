@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flcore.data.samples import check_channels, check_labels, describe, is_pixels, limits_of, scaled, too_large
+from flcore.data.samples import check_channels, check_labels, describe, is_pixels, limits_of, scaled, unusual
 from flcore.utils.errors import UsageError
 from flcore.utils.paths import DATASET
 from flcore.utils.safe_load import load_json, load_npz
@@ -135,8 +135,8 @@ class DataSet(str):
         config = self.config()
         return tuple(config.get("class_names") or map(str, range(config["num_classes"])))
 
-    def describe(self) -> tuple[str, str]:
-        """What the data set is taken for, in one line, and a warning about its values, empty if there is none.
+    def describe(self) -> tuple[str, list[str]]:
+        """What the data set is taken for, in one line, and warnings about what looks like a mistake.
 
         The range of the values is that of all files where config.json has it, else of the first file with images.
         """
@@ -147,9 +147,32 @@ class DataSet(str):
             notes = ", scaled from whole numbers" * pixels + f" in {file.parent.name}/{file.name}"
         text = describe(count or 0, self.shape(), self.class_names(), limits)
         text = text if count else text.partition(" ")[2]
-        return f"{self}: {config['num_clients']} client{'s' * (config['num_clients'] != 1)}, {text}{notes}", too_large(
-            limits
-        )
+        warnings = [unusual(limits), self._twins(), self._unseen()]
+        clients = f"{config['num_clients']} client{'s' * (config['num_clients'] != 1)}"
+        return f"{self}: {clients}, {text}{notes}", [warning for warning in warnings if warning]
+
+    def _twins(self) -> str:
+        """A sentence about files with one content: nobody's data are another's, nor test data training data."""
+        same = dict[int, list[Path]]()
+        for path in [path for part in PARTS for path in sorted((self.folder / part).glob("*.npz"))]:
+            same.setdefault(path.stat().st_size, []).append(path)
+        seen = dict[str, Path]()
+        for path in [path for paths in same.values() if len(paths) > 1 for path in paths]:
+            twin = seen.setdefault(sha256(path), path)
+            if twin != path and len(read_partition(path)[1]):
+                names = (f"{file.parent.name}/{file.name}" for file in (twin, path))
+                return f"{' and '.join(names)} hold the same samples"
+        return ""
+
+    def _unseen(self) -> str:
+        """A sentence about classes of which no client has a sample; empty where config.json has no counts."""
+        config = self.config()
+        try:
+            seen = {label for own in config[STATISTIC] for label, count in own if count}
+        except (KeyError, TypeError, ValueError):
+            return ""
+        unseen = config["num_classes"] - len(seen)
+        return f"{unseen} of the {config['num_classes']} classes have no sample" if unseen > 0 else ""
 
     def digest(self) -> str:
         """SHA-256 over the names and contents of all partition files: the same data, the same digest.

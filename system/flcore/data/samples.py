@@ -16,6 +16,7 @@ Array = NDArray[Any]
 
 WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}  # the brightest pixel, by type
 USUAL = 20.0  # larger numbers than networks are made for; a standardised column seldom has one
+NARROW = 0.1  # between the smallest and the largest value: too little for a network to see
 NAMES_SHOWN = 10
 
 
@@ -81,13 +82,14 @@ def printable(name: str, most: int = 30) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def too_large(limits: tuple[float, float] | None) -> str:
+def unusual(limits: tuple[float, float] | None) -> str:
     """A sentence about values that are unusual for a network's input; empty if they are not."""
-    if limits is None or max(abs(limits[0]), abs(limits[1])) <= USUAL:
+    low, high = limits or (0.0, 0.0)
+    if 0 < high - low < NARROW:
+        return f"values from {low:.4g} to {high:.4g} hardly differ: are they scaled as they should be?"
+    if max(abs(low), abs(high)) <= USUAL:
         return ""
-    return (
-        f"values from {limits[0]:.4g} to {limits[1]:.4g} are taken as they are; networks learn best from about -1 to 1"
-    )
+    return f"values from {low:.4g} to {high:.4g} are taken as they are, and networks learn best from about -1 to 1."
 
 
 def is_pixels(x: Array) -> bool:
@@ -118,7 +120,8 @@ def standardised(x: Array, batch: int = 1000) -> Array:
 def as_pixels(x: Array, path: Path) -> Array:
     """Arrays as sources give them: images (N, C, H, W), (N, H, W) or vectors (N, F) of numbers.
 
-    Images of whole numbers 0..255, such as many programs store as float or int64, become uint8.
+    Images of whole numbers 0..255, such as many programs store as float or int64, become uint8, and so do those of 0
+    and 1, where 1 is white.
 
     Raises:
         UsageError: it is no array of samples, its channels come last, or the range of its whole numbers is unknown.
@@ -135,12 +138,14 @@ def as_pixels(x: Array, path: Path) -> Array:
     check_channels(x.shape[1:], str(path))
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise UsageError(f"{path}: x holds NaN or infinite values")
-    if x.ndim == 2 or x.dtype in WHITE:
+    if x.ndim == 2 or (x.dtype == np.uint8 and x.max() > 1):
         return x
-    low, high = x.min(), x.max()
+    low, high = int(np.floor(x.min())), int(np.ceil(x.max()))
+    if x.dtype.kind != "f" and 0 <= low <= high <= 1:
+        return x.astype(np.uint8) * 255
     if low >= 0 and 1 < high <= 255 and (x.dtype.kind != "f" or (x == np.rint(x)).all()):
         return x.astype(np.uint8)
-    if x.dtype.kind == "f":
+    if x.dtype.kind == "f" or x.dtype in WHITE:
         return x
     raise UsageError(
         f"{path}: images of type {x.dtype} with values {low} to {high}, of which nobody knows what is black and "
@@ -182,6 +187,8 @@ def labelled(labels: Array, count: int, path: Path, what: str = "y") -> tuple[Ar
         if missing := [index for index, label in enumerate(labels) if not isinstance(label, str) or not label.strip()]:
             raise UsageError(f"{path}: {what} of sample {missing[0]} is {labels[missing[0]]!r}, no name of a class")
         names = numbered([str(label) for label in labels])
+        if len({name.strip() for name in names}) < len(names):
+            raise UsageError(f"{path}: names of classes differ in spaces alone: {', '.join(map(repr, names))[:300]}")
         place = {name: number for number, name in enumerate(names)}
         y = np.array([place[label] for label in labels], np.int64)
     elif labels.dtype.kind in "biu":

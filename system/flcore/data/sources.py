@@ -148,8 +148,7 @@ def source_digest(path: Path) -> str:
 def _cifar(path: Path, images: Images) -> Samples:
     """CIFAR's labels are numbers of its 10 or 100 classes, whichever of them occur."""
     y = images[1]
-    fine = any(file.name == "train" for file in path.rglob("*") if file.is_file())
-    num_classes = 100 if fine else 10
+    num_classes = 10 if any(file.name in CIFAR10_PARTS for file in path.rglob("*")) else 100
     check_labels(y, len(y), str(path))
     if len(wrong := np.flatnonzero((y < 0) | (y >= num_classes))):
         raise UsageError(f"{path}: label {y[wrong[0]]} of image {wrong[0]} is outside 0..{num_classes - 1}")

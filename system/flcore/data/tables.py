@@ -1,6 +1,7 @@
 """Reads arrays (.npz, .npy) and tables (CSV, Parquet) of samples."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,10 @@ def read_table(path: Path, label_column: str | None = None, user_column: str | N
         raise UsageError(f"{path}: which column is the label? --label_column NAME, one of {_listed(columns)}")
     _needs(path, columns, label, *([user_column] if user_column else []))
     numbers = table.drop(columns=[label, *([user_column] if user_column else [])])
+    first = numbers.columns[0] if len(numbers.columns) else ""
+    counted = first.startswith("Unnamed: ") and list(numbers[first]) == list(range(len(numbers)))
+    if counted:  # as pandas writes a table
+        numbers = numbers.drop(columns=first)
     for name in numbers.columns:
         if numbers[name].dtype.kind not in "biuf":
             wrong = numbers[name][~numbers[name].map(_is_number)]
@@ -56,7 +61,7 @@ def read_table(path: Path, label_column: str | None = None, user_column: str | N
             raise UsageError(
                 f"{path}: column {name!r} holds other than numbers{shown}; make numbers of it, or leave it out"
             )
-    x = numbers.to_numpy(np.float64)
+    x = numbers.to_numpy(np.float64, na_value=np.nan)
     if not x.shape[1]:
         raise UsageError(f"{path} has no column beside {label!r}: there is nothing to learn from")
     bad = np.argwhere(~np.isfinite(x))
@@ -69,7 +74,8 @@ def read_table(path: Path, label_column: str | None = None, user_column: str | N
     if not len(x):
         raise UsageError(f"{path} holds no samples")
     users = table[user_column].to_numpy() if user_column else None
-    return _from_arrays(path, x.astype(np.float32), table[label].to_numpy(), users, f"column {label!r}")
+    read = _from_arrays(path, x.astype(np.float32), table[label].to_numpy(), users, f"column {label!r}")
+    return replace(read, notes=("the first column numbers the rows and is left out",) * counted)
 
 
 def _from_arrays(path: Path, x: Array, labels: Array, users: Array | None, what: str) -> Samples:
