@@ -13,7 +13,7 @@ from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import micro_auc
 from flcore.hyperparams import Settings
 from flcore.trainmodel.build import build_model, split_head
-from flcore.trainmodel.forward import Forward, feature_stages, first_pass
+from flcore.trainmodel.forward import Forward, feature_stages, first_pass, tensors_of
 from flcore.trainmodel.models import BaseHeadSplit
 from flcore.trainmodel.optimizers import LocalOptimizer
 from flcore.utils.seeds import torch_generator
@@ -59,6 +59,31 @@ def test_a_model_may_name_its_stages_and_plain_convolutions_are_the_last_resort(
     plain.feature_stages = ("9",)
     with pytest.raises(ValueError, match="feature_stages name 9"):
         stages(plain)
+
+
+def test_a_teachers_pass_gives_the_same_maps_and_ends_with_the_last_one():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+            self.after = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.after(self.two(self.two(self.one(x)).relu()).mean((2, 3)))
+
+    torch.manual_seed(0)
+    net = BaseHeadSplit(Net(), nn.Linear(2, 2))
+    forward, reached = Forward(net, torch.zeros(1, 1, 6, 6)), []
+    net.base.after.register_forward_hook(lambda *call: reached.append(1))
+    forward.set_training(("",))
+    params, x = tensors_of(net), torch.randn(4, 1, 6, 6)
+    whole = forward.features(params, x, frozen=True)[1]
+    assert reached == [1] and len(whole) == 2 and not torch.equal(whole[0], whole[1])
+    for _ in range(2):
+        assert all(torch.equal(one, other) for one, other in zip(forward.maps(params, x), whole, strict=True))
+    assert reached == [1] and net.base.training
+    assert forward.features(params, x)[0].shape == (4, 2)  # a whole pass again
+    assert Forward(BaseHeadSplit(nn.Flatten(), nn.Linear(36, 2)), x).maps({}, x) == []
 
 
 def test_a_copied_network_keeps_its_maps_to_itself():

@@ -111,8 +111,9 @@ def test_frozen_weights_are_not_counted(make):
     assert frozen.records["rs_bytes_up"] == frozen.records["rs_bytes_down"] == [4 * clients * 148]
 
 
-def test_batchnorm_with_frozen_weights_keeps_its_statistics(make):
-    server = trained(make, FrozenNorm, "FedAvg")
+@pytest.mark.parametrize("algorithm", ["FedAvg", "FedCPD"])  # the second has a teacher in evaluation mode
+def test_batchnorm_with_frozen_weights_keeps_its_statistics(make, algorithm):
+    server = trained(make, FrozenNorm, algorithm)
     norm = {name: value for name, value in server.clients[0].params.items() if "running" in name or "num_b" in name}
     assert [float(value.sum()) for value in norm.values()] == [0, 4, 0]
 

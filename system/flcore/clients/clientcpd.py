@@ -85,7 +85,7 @@ class clientCPD(Client, LocalRule):
         loss = F.cross_entropy(logits, y)
         if state:
             teacher = subset(state, "teacher.")
-            _, teacher_maps = forward.features(teacher, x, frozen=True)
+            teacher_maps = forward.maps(teacher, x)
             teacher_attention = forward.call("distiller.attention", teacher, teacher_maps)
             distance = forward.call("distiller", params, maps, teacher_maps, teacher_attention)
             loss = loss + hp.cpd_fd * state["taught"] * distance

@@ -5,8 +5,9 @@ This file is portable: it imports torch only, and is also copied into PFLlib che
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,10 @@ from torch.func import functional_call
 Tensors = dict[str, Tensor]
 
 PASS_BATCH = 512  # samples at a time where no gradient is needed: bounds the memory, never the result
+
+
+class _EnoughError(Exception):
+    """Ends a pass in which the last feature map has come about."""
 
 
 class Forward:
@@ -53,9 +58,11 @@ class Forward:
         self._tied = bool(second)
         self._still = [module for module in net.modules() if _is_frozen(module)]
         self._maps: dict[str, Tensor] | None = None
-        z, maps = first_pass(base, sample)
+        z, maps, calls = first_pass(base, sample)
         self.size: int = z.shape[-1]
         self.levels = feature_stages(base, maps)
+        self._outputs = sum(calls[name] for name, _ in self.levels)  # of these layers in one pass
+        self._awaited = 0  # of them, until a pass may end; 0: it runs to its end
         for name, _ in self.levels:
             base.get_submodule(name).register_forward_hook(partial(self._keep, name))
 
@@ -67,6 +74,9 @@ class Forward:
         if self._maps is not None:
             self._maps.pop(name, None)  # a layer that is used twice: its last output counts, in the place of that
             self._maps[name] = output
+            self._awaited -= 1
+            if self._awaited == 0:
+                raise _EnoughError
 
     def __call__(self, params: Tensors, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         z, maps = self.features(params, x)
@@ -74,17 +84,35 @@ class Forward:
 
     def features(self, params: Tensors, x: Tensor, frozen: bool = False) -> tuple[Tensor, list[Tensor]]:
         """z and the feature maps of ``x``; ``frozen`` runs the extractor in evaluation mode (a teacher)."""
-        base = self.net.base
-        pause = frozen and base.training
+        with self._collecting(frozen) as maps:
+            return self.call("base", params, x), list(maps.values())
+
+    def maps(self, params: Tensors, x: Tensor) -> list[Tensor]:
+        """The feature maps of ``x`` in evaluation mode (a teacher's); what comes after the last one is not computed."""
+        with self._collecting(frozen=True) as maps, suppress(_EnoughError):
+            self._awaited = self._outputs
+            self.call("base", params, x)
+        return list(maps.values())
+
+    @contextmanager
+    def _collecting(self, frozen: bool) -> Iterator[dict[str, Tensor]]:
+        """Gives the feature maps of a pass of the extractor in the body, which is in evaluation mode if ``frozen``."""
+        pause = frozen and self.net.base.training
         if pause:
-            base.eval()
-        self._maps = {}
+            self.net.base.eval()
+        self._maps, self._awaited = {}, 0
         try:
-            return self.call("base", params, x), list(self._maps.values())
+            yield self._maps
         finally:
             self._maps = None
             if pause:
-                base.train()
+                self._train(self.net.base, True)
+
+    def _train(self, module: nn.Module, mode: bool) -> None:
+        """As ``module.train(mode)``, but frozen layers never train."""
+        module.train(mode)
+        for layer in self._still:
+            layer.training = False
 
     def call(self, name: str, params: Tensors, *args: Any) -> Any:
         """Runs the submodule ``name`` on its slice of ``params``."""
@@ -100,9 +128,7 @@ class Forward:
         for name, child in self.net.named_children():
             mode = any(f"{name}.".startswith(prefix) or prefix.startswith(f"{name}.") for prefix in moves)
             if child.training != mode:
-                child.train(mode)
-        for module in self._still:
-            module.training = False
+                self._train(child, mode)
 
     def in_batches(self, params: Tensors, x: Tensor) -> Tensor:
         """z of all samples in ``x`` (n, ...) in evaluation mode, without gradient: (n, K)."""
@@ -111,13 +137,15 @@ class Forward:
             return torch.cat([self.features(params, part)[0] for part in x.split(PASS_BATCH)])
 
 
-def first_pass(base: Any, sample: Tensor) -> tuple[Tensor, dict[str, int]]:
+def first_pass(base: Any, sample: Tensor) -> tuple[Tensor, dict[str, int], Counter[str]]:
     """``base`` run once in evaluation mode: its output, and the channels of every layer whose (last) output is a map
-    (B, C, H, W) of more than one pixel, in the order in which they come about."""
+    (B, C, H, W) of more than one pixel, in the order in which they come about; and how often every layer is used."""
     maps: dict[str, int] = {}
+    calls = Counter[str]()
 
     def see(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         maps.pop(name, None)
+        calls[name] += 1
         if isinstance(output, Tensor) and output.dim() == 4 and output[0, 0].numel() > 1:
             maps[name] = output.shape[1]
 
@@ -126,7 +154,7 @@ def first_pass(base: Any, sample: Tensor) -> tuple[Tensor, dict[str, int]]:
     base.eval()
     try:
         with torch.no_grad():
-            return base(sample), maps
+            return base(sample), maps, calls
     finally:
         base.train(training)
         for hook in hooks:
