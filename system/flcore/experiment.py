@@ -294,7 +294,13 @@ class Experiment:
         context = server.args
         if context.dataset.digest() != context.data_digest:
             raise RunError(f"data set {context.dataset} was changed while this run was using it; start it again")
-        size = sum(parameter.numel() for parameter in context.model.parameters())
+        parameters = list(context.model.parameters())
+        size = sum(parameter.numel() for parameter in parameters)
+        network = {
+            "parameters": size,
+            "frozen": sum(parameter.numel() for parameter in parameters if not parameter.requires_grad),
+            "dtype": ", ".join(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})),
+        }
         log.info(
             f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
             f"rounds, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
@@ -303,7 +309,7 @@ class Experiment:
             log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
         log.debug(f"settings: {', '.join(f'{name} {value}' for name, value in context.settings.items())}")
         if files:
-            files.update(**server.privacy)
+            files.update(network=network, **server.privacy)
             identity = files.info | {
                 "num_clients": context.num_clients,
                 "settings_digest": settings_digest(but_rounds(context.settings)),

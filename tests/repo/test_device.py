@@ -21,7 +21,7 @@ from flcore.trainmodel.ktl import ImageGenerator
 from flcore.trainmodel.models import FedAvgCNN
 from flcore.utils.runs import run_state
 from flcore.utils.runs.checkpoint import Checkpoints
-from support import SHORT, same_tensors
+from support import REPO, SHORT, same_tensors
 from support.checkpoints import INFO, StoppedError, everything, stop_in_round
 from support.pretended_device import DEVICE, OnDevice, pretended_device, stalls
 
@@ -85,6 +85,13 @@ def quick_or_long(algorithm, executor):
 def test_every_method(same_on_device, caplog, algorithm, executor):
     same_on_device(algorithm, executor=executor)
     assert "stacked:" not in caplog.text  # nothing fell back to the loop
+
+
+@pytest.mark.parametrize("executor", [LoopExecutor, StackedExecutor])
+def test_a_users_network_with_dropout_and_adam(same_on_device, caplog, executor):
+    model = f"{REPO}/tests/support/networks.py:AllAtOnce"
+    same_on_device("FedCPD", "--optimizer", "adam", "-lr", "0.001", model=model, executor=executor)
+    assert "stacked:" not in caplog.text
 
 
 @pytest.mark.parametrize(

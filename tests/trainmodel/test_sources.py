@@ -9,10 +9,12 @@ from torch import nn
 
 import main
 from flcore.experiment import Experiment
+from flcore.reporting.provenance import command_of
 from flcore.trainmodel.network import Wanted, prepare
 from flcore.trainmodel.pretrained import load_pretrained, read_weights
 from flcore.trainmodel.sources import read_arguments, source_of
 from flcore.utils.errors import UsageError
+from flcore.utils.runs.read import read_run
 from support import same_tensors
 from support.evil import Evil
 from support.networks import Base
@@ -151,7 +153,8 @@ def test_a_changed_network_is_not_reused(file, data_root, tmp_path, caplog):
     assert "is reused" in caplog.text and again.paths == first.paths
     info = first.repeats[0].info
     assert info["settings"]["model"] == "net.py:Net" and len(info["settings"]["model_digest"]) == 64
-    assert info["arguments"]["model"] == f"{file}:Net"  # for the command that makes it again
+    assert f"--model {file}:Net" in command_of(read_run(first.repeats[0].path))
+    assert info["network"] == {"parameters": 401 * 6 + 7 * 4, "frozen": 0, "dtype": "float32"}
     file.write_text(CODE.replace("nn.ReLU()", "nn.Tanh()"))
     other = experiment(data_root, **settings).run()
     assert other.paths != first.paths and not (other.train_loss == first.train_loss).all()
