@@ -30,7 +30,7 @@ from flcore.trackers import trackers
 from flcore.trainmodel.build import MODELS, split_head
 from flcore.trainmodel.network import Wanted, prepare
 from flcore.trainmodel.pretrained import digest_of
-from flcore.trainmodel.sources import read_arguments, source_of
+from flcore.trainmodel.sources import explained, read_arguments, source_of
 from flcore.utils import cli
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
@@ -191,19 +191,22 @@ class Experiment:
         known = {**prepared, **seeds, "repeat": repeat, "result_path": None, **changed}
         if "model" not in known:
             seed_everything(known["model_seed"])
-            known["model"] = self._network(known["shape"], known["num_classes"]).to(known["device"])
+            known["model"] = self._network(known["shape"], known["num_classes"], known["device"])
         return RunContext(**known)
 
-    def _network(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def _network(self, shape: tuple[int, ...], num_classes: int, device: torch.device) -> nn.Module:
         """The common initial network, ready for every method; somebody else's is looked at first."""
         model, split = self.source.build(shape, num_classes), self.method.head_split
         head, pretrained = self.values["head"], self.values["pretrained"]
         if self.source.digest is None and not head and not pretrained:
-            return split_head(model) if split else model
+            return (split_head(model) if split else model).to(device)
         model, lines = prepare(model, Wanted(self.source.label, shape, num_classes, head, pretrained, split))
         for line in lines:
             log.info(line)
-        return model
+        model = model.to(device)
+        with explained(self.source.label, f"does not run on {device}"), torch.no_grad():
+            model.eval()(torch.zeros(1, *shape).to(device))  # tensors that it makes itself may lie elsewhere
+        return model.train()
 
     def _server(self, context: RunContext) -> Any:
         args = context if self.method.settings_class() else context.namespace()  # a PFLlib-style pair may add to it

@@ -220,6 +220,11 @@ class Softmax(Base):
         return super().forward(x).log_softmax(1)
 
 
+class SoftmaxInTraining(Base):
+    def forward(self, x):
+        return super().forward(x).log_softmax(1) if self.training else super().forward(x)
+
+
 class Thousand(Base):
     def __init__(self):
         super().__init__(1000)
@@ -328,6 +333,7 @@ class Copies(Base):
 
 REFUSED = [
     (Softmax, "not the output of a linear layer"),
+    (SoftmaxInTraining, "let the head come last, in training too"),
     (Thousand, r"gives a sample \(1000,\) scores, and the data have 4 classes"),
     (AllFrozen, "nothing to train"),
     (Attention, "dropout inside attention"),

@@ -17,7 +17,7 @@ from flcore.utils.errors import UsageError
 from flcore.utils.runs.read import read_run
 from support import same_tensors
 from support.evil import Evil
-from support.networks import Base
+from support.networks import Auxiliary, Base, Tuple
 
 CODE = """
 from torch import nn
@@ -231,6 +231,14 @@ def test_a_named_head_of_two_layers():
     net = nn.Sequential(nn.Flatten(), nn.Linear(400, 6), nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)))
     found, _ = prepare(net, Wanted("net", (1, 20, 20), 4, head="2"))
     assert [type(layer) for layer in found.head] == [nn.Linear, nn.ReLU, nn.Linear] and found.base[1].out_features == 6
+
+
+@pytest.mark.parametrize("network", [Tuple, Auxiliary])
+def test_a_network_that_is_not_split_gives_its_scores_alone(network):
+    whole, _ = prepare(network(), Wanted("net", (1, 20, 20), 4, split=False))
+    for mode in (True, False):
+        assert whole.train(mode)(torch.zeros(2, 1, 20, 20)).shape == (2, 4)
+    assert "out.weight" in whole.state_dict()
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,16 @@ def prepare(model: nn.Module, wanted: Wanted) -> tuple[nn.Module, list[str]]:
         lines.append(load_pretrained(model, wanted.pretrained, head))
     if not isinstance(passes[False].output, Tensor):
         lines.append(f"{wanted.label}: of its {len(_tensors(passes[False].output))} outputs number {scores} is used.")
-    keys = {mode: _place_of(head, one, scores) for mode, one in passes.items()}
-    with torch.no_grad():
-        expected = _pick(copy.deepcopy(model).eval()(x), keys[False])
+    keys = {mode: _place_of(head, one, _scores(one, wanted)) for mode, one in passes.items()}
+    whole = copy.deepcopy(model)
+    whole.register_forward_hook(Pick(keys))
     if head is None:
-        model.register_forward_hook(Pick(keys))
-        return model.train(), lines
+        return whole.train(), lines
     net = split_head(model, head)
     net.base.register_forward_hook(Pick(keys))
     lines.append(f"{wanted.label}: the head is {head}, {_in_words(net.head)}; everything before it is the extractor.")
-    _check_evaluation(net, head, x, expected, wanted)
-    net.draws = _check_training(net, x, wanted)  # type: ignore[assignment]
+    _check_evaluation(net, whole, x, wanted)
+    net.draws = _check_training(net, whole, x, wanted)  # type: ignore[assignment]
     if frozen := sum(value.numel() for value in net.parameters() if not value.requires_grad):
         lines.append(
             f"{wanted.label}: {frozen:,} of {sum(p.numel() for p in net.parameters()):,} parameters are frozen."
@@ -146,11 +145,6 @@ def _tensors(output: Any) -> dict[Any, Tensor]:
         return {None: output}
     items = output.items() if isinstance(output, Mapping) else enumerate(output) if isinstance(output, Sequence) else ()
     return {key: value for key, value in items if isinstance(value, Tensor)}
-
-
-def _pick(output: Any, key: Any) -> Tensor:
-    found: Tensor = output if isinstance(output, Tensor) else output[key]
-    return found
 
 
 def _scores(traced: Traced, wanted: Wanted) -> Any:
@@ -221,7 +215,7 @@ def _in_words(head: nn.Module) -> str:
 # ---- the network as it will be run -----------------------------------------------------------------------------------
 
 
-def _check_evaluation(net: BaseHeadSplit, head: str, x: Tensor, expected: Tensor, wanted: Wanted) -> None:
+def _check_evaluation(net: BaseHeadSplit, whole: nn.Module, x: Tensor, wanted: Wanted) -> None:
     """In evaluation mode: head after extractor is the network; a sample alone, and a second time, gives the same."""
     with explained(wanted.label, "does not run in evaluation"), torch.no_grad():
         net = copy.deepcopy(net).eval()
@@ -231,10 +225,7 @@ def _check_evaluation(net: BaseHeadSplit, head: str, x: Tensor, expected: Tensor
             raise wanted.no(
                 "in evaluation it gives other scores the second time: it draws random numbers or counts calls"
             )
-        if once.shape != expected.shape or not torch.allclose(once, expected, rtol=1e-4, atol=1e-5):
-            raise wanted.no(
-                f"its layer {head} is no head: what comes before and after it does not give the same scores"
-            )
+        _check_split(once, whole.eval()(x), wanted)
         if alone.shape != (1, wanted.num_classes) or not torch.allclose(alone, once[:1], rtol=1e-3, atol=1e-4):
             raise wanted.no(
                 "in evaluation the scores of a sample depend on the others in its batch (BatchNorm without running "
@@ -249,7 +240,15 @@ def _check_evaluation(net: BaseHeadSplit, head: str, x: Tensor, expected: Tensor
             raise wanted.no("its scores do not follow its parameters: a layer keeps a copy of them")
 
 
-def _check_training(net: BaseHeadSplit, x: Tensor, wanted: Wanted) -> bool:
+def _check_split(scores: Tensor, expected: Tensor, wanted: Wanted) -> None:
+    """Head after extractor gives what the whole network did."""
+    if scores.shape != expected.shape or not torch.allclose(scores, expected, rtol=1e-4, atol=1e-5):
+        raise wanted.no(
+            "its scores are not those of its head on what comes before; let the head come last, in training too"
+        )
+
+
+def _check_training(net: BaseHeadSplit, whole: nn.Module, x: Tensor, wanted: Wanted) -> bool:
     """In training mode: a gradient reaches the parameters, and random numbers can be keyed. Whether it draws any."""
     drawn: list[int] = []
 
@@ -279,6 +278,9 @@ def _check_training(net: BaseHeadSplit, x: Tensor, wanted: Wanted) -> bool:
             raise wanted.no("in training it gives other scores the second time with the same weights and samples")
         if all(grad is None for grad in grads):
             raise wanted.no("no gradient reaches its parameters")
+        drawn.clear()
+        with Answers(take), torch.no_grad():
+            _check_split(logits, whole.train()(x), wanted)
     return bool(drawn)
 
 
