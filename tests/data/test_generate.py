@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -359,53 +360,6 @@ def test_no_network_is_an_error_that_helps(tmp_path):
     assert not (tmp_path / "dataset" / "Cifar10").exists()
 
 
-PFLLIB_STYLE = """
-import os, random, sys
-import numpy as np
-from utils.dataset_utils import check, separate_data, split_data, save_file
-
-random.seed(1)
-np.random.seed(1)
-num_clients = 4
-dir_path = "Made/"
-
-def generate_dataset(dir_path, num_clients, niid, balance, partition):
-    if not os.path.exists(dir_path):
-        os.makedirs(dir_path)
-    config_path, train_path, test_path = dir_path + "config.json", dir_path + "train/", dir_path + "test/"
-    if check(config_path, train_path, test_path, num_clients, niid, balance, partition):
-        return
-    images = np.random.randn(400, 1, 4, 4).astype(np.float32)
-    labels = np.random.randint(0, 5, 400)
-    X, y, statistic = separate_data((images, labels), num_clients, 5, niid, balance, partition, class_per_client=2)
-    train_data, test_data = split_data(X, y)
-    save_file(config_path, train_path, test_path, train_data, test_data, num_clients, 5,
-        statistic, niid, balance, partition)
-
-if __name__ == "__main__":
-    niid = sys.argv[1] == "noniid"
-    balance = sys.argv[2] == "balance"
-    partition = sys.argv[3] if sys.argv[3] != "-" else None
-    generate_dataset(dir_path, num_clients, niid, balance, partition)
-"""
-
-
-def test_a_generator_in_pfllibs_style_runs(tmp_path):
-    for folder in ("system/flcore", "dataset/utils"):
-        shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "dataset" / "generate_Made.py").write_text(PFLLIB_STYLE)
-    command = "generate_Made.py", "noniid", "-", "dir"
-    made = run(*command, cwd=tmp_path / "dataset")
-    assert made.returncode == 0, made.stderr
-    config = config_of(tmp_path / "dataset" / "Made")
-    assert config["num_clients"] == 4 and config["non_iid"] and "seed" not in config
-    sizes = [sum(n for _, n in own) for own in config["Size of samples for labels in clients"]]
-    files = tmp_path / "dataset" / "Made" / "train"
-    trained = [len(np.load(files / f"{i}.npz", allow_pickle=True)["data"].item()["y"]) for i in range(4)]
-    assert sum(sizes) == 400 and trained == [size * 3 // 4 for size in sizes]
-    assert "already there" in run(*command, cwd=tmp_path / "dataset").stdout
-
-
 @pytest.mark.slow
 def test_cifar100_from_an_npz(tmp_path):
     folder = REPO.parent / "shared" / "data"
@@ -455,6 +409,35 @@ def test_the_digits_work_with_every_seed(seed):
     clients, minimum, moved = partition(y, 20, 10, "dir", seed=seed)
     assert minimum == 40 and min(map(len, clients)) >= 40 and moved <= 0.05 * len(y)
     assert sorted(np.concatenate(clients)) == list(range(len(y)))
+
+
+def test_the_commands_of_the_documents(tmp_path, monkeypatch, capsys):
+    """What docs/data.md shows of generators and functions, word for word."""
+    draw = np.random.default_rng(0)
+    for user in range(3):
+        for label, name in enumerate(("crow", "owl", "wren")):
+            for path in (tmp_path / "birds" / "train" / name, tmp_path / "dataset" / "phones" / str(user) / name):
+                path.mkdir(parents=True, exist_ok=True)
+                for i in range(20):
+                    pixels = draw.integers(60 * label, 60 * label + 90, (8 + i % 2 * ("birds" in path.parts), 8))
+                    Image.fromarray(pixels.astype(np.uint8)).save(path / f"{user}-{i}.png")
+    rows = [f"{draw.normal()},{draw.normal()},{name}" for name in ("lily", "rose") * 40]
+    (tmp_path / "dataset" / "flowers.csv").write_text("\n".join(["width,height,species", *rows]))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for module in ("command", "reading", "generate"):
+        monkeypatch.setattr(f"flcore.data.{module}.DATASET", tmp_path / "dataset")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", (REPO / "docs" / "data.md").read_text(), re.DOTALL)
+    ran = 0
+    for language, code in blocks:
+        monkeypatch.chdir(tmp_path / ("dataset" if language == "bash" else "."))
+        if language == "python":
+            exec(code, {})
+        for script, words in re.findall(r"^python generate(\w*)\.py (.*)$", code, re.MULTILINE):
+            main(script.removeprefix("_") or None, words.split())
+            ran += 1
+    made = sorted(path.parent.name for path in (tmp_path / "dataset").glob("*/config.json"))
+    assert ran == 5 and made == ["Birds", "Digits-a0.5", "Digits-pat", "Flowers", "Mine", "Phones"]
+    assert not any(DataSet(name, tmp_path / "dataset").problem() for name in made)
 
 
 # --- picture ----------------------------------------------------------------------------------------------------------

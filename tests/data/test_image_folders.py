@@ -1,5 +1,8 @@
 """Folders of images: what the files hold comes out with its values, and every layout with its classes and users."""
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -51,6 +54,18 @@ def test_sixteen_bits_keep_their_range(tmp_path, name):
     Image.fromarray(SQUARE).save(tmp_path / "8.png")
     mixed, _ = read_images([tmp_path / name, tmp_path / "8.png"])
     np.testing.assert_array_equal(mixed[1, 0], SQUARE.astype(int) * 257)  # the same greys in the same range
+
+
+def test_sixteen_bits_of_colour_become_eight(tmp_path):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    row = b"\0" + np.array([0, 65535, 0x8080, 2570, 5140, 7710], ">u2").tobytes()  # no filter; two pixels
+    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + parts)
+    x, _ = read_images([tmp_path / "a.png"])
+    assert x[0, :, 0].T.tolist() == [[0, 255, 128], [10, 20, 30]] and x.dtype == np.uint8
 
 
 @pytest.mark.parametrize(("dtype", "word"), [(np.int32, "int32"), (np.float32, "float32")])

@@ -324,7 +324,11 @@ def test_a_users_own_generator_is_run(root, said, monkeypatch):
         ensure_dataset("own", None, root / "data", said.append)
     assert "\n" not in str(error.value)
     np.save(root / "data" / "own.npy", np.random.default_rng(0).normal(size=(400, 1, 4, 4)).astype(np.float32))
-    assert ensure_dataset("own", 4, root / "data", said.append).config()["num_clients"] == 4
+    config = ensure_dataset("own", 4, root / "data", said.append).config()
+    assert config["num_clients"] == 4 and config["non_iid"] and "seed" not in config
+    sizes = [sum(n for _, n in own) for own in config["Size of samples for labels in clients"]]
+    trained = [len(DataSet("Own", root / "data").read(i)["y"]) for i in range(4)]
+    assert sum(sizes) == 400 and trained == [size * 3 // 4 for size in sizes]
     with pytest.raises(
         UsageError, match="Own has 4 clients, 5 are asked for: use -nc 4 or make it again with the tool"
     ):

@@ -38,6 +38,20 @@ def test_a_table_with_labels_and_users(table):
     assert str(read) == "6 vectors of 2 numbers, 2 classes (0: a, 1: b), values 0 to 11, 3 users"
 
 
+def test_one_client_a_user(tmp_path):
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    how = {"partition": "natural", "label_column": "kind", "user_column": "who"}
+    made = generate("Mine", tmp_path / "out", source=tmp_path / "t.csv", **how)
+    assert made.config["users"] == ["2", "10"] and made.config["num_clients"] == 2  # user 1 has one row
+    assert (
+        made.config["arguments"][:3] == ["noniid", "-", "natural"] and "--num_clients" not in made.config["arguments"]
+    )
+    data = DataSet("out", tmp_path)
+    x = np.concatenate([data.read(0, part)["x"] for part in (True, False)])
+    np.testing.assert_array_equal(x[x[:, 0].argsort()], X[:3])
+    assert "--num_clients" not in data.command()
+
+
 @pytest.mark.parametrize(
     ("changes", "how", "message"),
     [
