@@ -127,6 +127,20 @@ def test_arguments_as_toml_or_json(text, value):
     assert read_arguments(text) == value
 
 
+def test_arguments_in_a_file_of_settings(tmp_path):
+    (tmp_path / "run.toml").write_text('model = "DNN"\nmodel_args = {mid_dim = 7}\n')
+    network = Experiment.from_config(tmp_path / "run.toml").source.build((5,), 3)
+    assert network.fc1.out_features == 7
+    (tmp_path / "run.toml").write_text('model = "DNN"\nmodel_args = [7]\n')
+    with pytest.raises(UsageError, match="model_args has several values"):
+        Experiment.from_config(tmp_path / "run.toml")
+
+
+def test_wrong_arguments_of_our_own_networks_are_one_line():
+    with pytest.raises(UsageError, match="-m DNN cannot be made with these --model_args: TypeError: .*'depth'"):
+        source_of("DNN", {"depth": 3}).build((5,), 3)
+
+
 @pytest.mark.parametrize("text", ["act=relu", "32", '{"width": }', "a=1 b=2"])
 def test_other_arguments_are_refused(text):
     with pytest.raises(UsageError, match="--model_args .*write it as"):

@@ -20,7 +20,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML
         raise UsageError(f"--config {path}: {error}") from None
     for name, value in content.items():
-        if isinstance(value, dict | list):
+        if isinstance(value, dict | list) and not (name == "model_args" and isinstance(value, dict)):
             raise UsageError(f"--config {path}: {name} has several values, and a run takes one")
     if "config" in content:
         raise UsageError(f"--config {path}: it cannot name another file")
