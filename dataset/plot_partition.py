@@ -3,6 +3,8 @@
 import sys
 
 from flcore.data.plot import main
+from flcore.utils import console
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main())

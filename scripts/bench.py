@@ -10,6 +10,8 @@ docs/performance.md explains what is measured, how, and every line that is print
 import sys
 
 from benchmark.command import main
+from flcore.utils import console
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main(description=__doc__))

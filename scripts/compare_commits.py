@@ -36,6 +36,7 @@ from torch import nn
 from flcore.data.partition import gather
 from flcore.data.writing import pfllib_settings, write_dataset
 from flcore.experiment import EXECUTORS
+from flcore.utils import console
 from flcore.utils.errors import RunError, UsageError, report
 from flcore.utils.paths import REPO
 from train_generator import save
@@ -233,5 +234,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    console.prepare()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no worktree is left behind
     sys.exit(main())

@@ -81,4 +81,5 @@ def write(path: Path, rows: Sequence[Row], words: Sequence[str], settings: Mappi
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main())

@@ -10,6 +10,7 @@ repeat, or the goal) are one row. Best A is selected on the test set, so it flat
 """
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -115,7 +116,7 @@ def _pictures(out: Path | None, figure: str) -> dict[str, Path]:
 
 
 def _show(table: tables.Table, kind: str) -> None:
-    if kind == "text" and sys.stdout.isatty():
+    if kind == "text" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         print(tables.as_text(table, bold=True, width=shutil.get_terminal_size().columns))
     else:
         print(tables.FORMATS[kind](table))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from flcore.data.generate import generate
 from flcore.experiment import Experiment
 from flcore.hyperparams import user_path
+from flcore.utils import console
 from flcore.utils.errors import DivergedError, report
 from flcore.utils.paths import RESULTS
 
@@ -90,4 +91,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main())

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from flcore.data.sources import load
 from flcore.hyperparams import user_path
+from flcore.utils import console
 from flcore.utils.errors import report
 from flcore.utils.paths import REPO
 from flcore.utils.runs.files import whole_file
@@ -104,4 +105,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main())

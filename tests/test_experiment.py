@@ -210,6 +210,22 @@ def test_nothing_is_printed_unless_asked_for(small, capfd):
     assert "| A " not in quiet and "Best accuracy." in quiet
 
 
+def test_on_a_terminal_there_is_one_live_line_and_a_table_at_the_end(small, monkeypatch):
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        result = small(model="MLR").run([Terminal()])
+        terminal.flush()
+        printed = os.read(master, 65536).decode()
+    os.close(master)
+    live, _, table = printed.partition("A: after the download, round 2")
+    assert "| train loss" not in printed and re.search(r"FedAvg: .*A 0\.\d{4}, B [01]\.\d{4}, client 4/4", live)
+    assert "\n" not in live.strip() and f"{result.accuracy:.4f}" in table
+    assert "Best accuracy." in table
+
+
 def test_a_setting_without_effect_is_a_warning(caplog):
     Experiment(algorithm="FedAvg", cpd_align=2.0)
     assert caplog.record_tuples == [

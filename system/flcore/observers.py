@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from typing import Any
@@ -69,13 +70,15 @@ class Terminal(Observer):
 
     def on_start(self, context: RunContext) -> None:
         self.context, self.first, self.score = context, True, ""
+        columns, rows = shutil.get_terminal_size()  # also where the terminal tells none, or COLUMNS is no number
         self.bar = tqdm(
             total=context.global_rounds,
             desc=context.algorithm,
             unit="round",
             disable=self.quiet or None,  # None: unless it is a terminal
             leave=False,
-            dynamic_ncols=True,
+            ncols=columns,
+            nrows=rows,
         )
         self.lines = not self.quiet and not (sys.stdout.isatty() and sys.stderr.isatty())
 

@@ -36,6 +36,14 @@ def test_nothing_edits_the_search_path():
     assert not [path for path in files if edits.search(path.read_text()) and path.name != "test_package.py"]
 
 
+def test_every_command_bears_what_surrounds_it():
+    """A lost terminal, signs it lacks, a notebook's MPLBACKEND: `console.prepare`."""
+    files = [path for top in ("scripts", "dataset", "system") for path in (REPO / top).glob("*.py")]
+    commands = [path for path in files if "sys.exit(main(" in path.read_text() and path.name != "install_plugin.py"]
+    assert len(commands) > 5
+    assert not [path.name for path in commands if "    console.prepare()\n" not in path.read_text()]
+
+
 def test_flcore_is_importable_from_anywhere_and_nothing_else_of_ours_is(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = "import flcore.experiment, importlib.util as u; print([n for n in ('utils', 'main') if u.find_spec(n)])"

@@ -17,6 +17,7 @@ def prepare(monkeypatch):
 
     def make(stream):
         monkeypatch.setattr(sys, "stderr", sys.stderr)
+        monkeypatch.setenv("MPLBACKEND", "module://a_notebook")
         monkeypatch.setattr(sys, "stdout", stream)
         console.prepare()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flcore.data.generate import Recipe, make
 from flcore.hyperparams import user_path
-from flcore.utils import interrupt
+from flcore.utils import console, interrupt
 from flcore.utils.errors import UsageError, report
 from flcore.utils.paths import DATASET
 
@@ -18,6 +18,8 @@ from flcore.utils.paths import DATASET
 def main(name: str | None = None, argv: list[str] | None = None) -> None:
     """Runs the command for the images `name`; None: for those that --source names. Exits with 2 after a user's mistake
     with 1 after a failed download, and with 130 if somebody ends it."""
+    if argv is None:
+        console.prepare()
     recipe, args = parse(name, argv)
     with interrupt.handled():
         try:

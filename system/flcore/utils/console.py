@@ -120,9 +120,14 @@ class Lasting:
 
 
 def prepare() -> None:
-    """Makes standard output and standard error last: plain signs stand in for those that their character set lacks, and
-    what they cannot take is dropped. Lines are written as they come, also into a pipe or a file.
+    """For a command: makes standard output and standard error last. Plain signs stand in for those that their character
+    set lacks, and what they cannot take is dropped. Lines are written as they come, also into a pipe or a file.
+
+    Matplotlib draws files alone here: a notebook's or a desktop's MPLBACKEND does not matter, and that there is no home
+    to keep its list of fonts in is no news.
     """
+    os.environ.pop("MPLBACKEND", None)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for name, words in (("stdout", "standard output"), ("stderr", "")):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller
