@@ -38,6 +38,13 @@ def test_from_python(capsys):
 
 
 @pytest.mark.slow
+def test_own_network(capsys):
+    runpy.run_path(str(EXAMPLES / "own_network.py"))["main"](rounds=2)
+    printed = re.findall(r"(\w+) with EdgeNet: A (0\.\d{4}) after 2 rounds", capsys.readouterr().out)
+    assert [name for name, _ in printed] == ["FedRep", "FedCPD"] and min(float(value) for _, value in printed) > 0.5
+
+
+@pytest.mark.slow
 def test_every_cell_of_the_notebook_runs(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
