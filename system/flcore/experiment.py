@@ -191,12 +191,13 @@ class Experiment:
         known = {**prepared, **seeds, "repeat": repeat, "result_path": None, **changed}
         if "model" not in known:
             seed_everything(known["model_seed"])
-            known["model"] = self._network(known["shape"], known["num_classes"], known["device"])
+            network = self._network(known["shape"], known["num_classes"], known["device"])
+            known["model"] = network.base if self.method.head == "cut" else network
         return RunContext(**known)
 
-    def _network(self, shape: tuple[int, ...], num_classes: int, device: torch.device) -> nn.Module:
+    def _network(self, shape: tuple[int, ...], num_classes: int, device: torch.device) -> Any:
         """The common initial network, ready for every method; somebody else's is looked at first."""
-        model, split = self.source.build(shape, num_classes), self.method.head_split
+        model, split = self.source.build(shape, num_classes), self.method.head != "whole"
         head, pretrained = self.values["head"], self.values["pretrained"]
         if self.source.digest is None and not head and not pretrained:
             return (split_head(model) if split else model).to(device)

@@ -1,6 +1,8 @@
 """The methods: one card each. Adding one = clientX.py, serverX.py and a card here."""
 
 import importlib
+import json
+import logging
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +14,9 @@ from flcore.utils.errors import RunError, UsageError, did_you_mean
 
 PARTS = {"base.": "extractor", "head.": "head"}
 ALL = ("",)  # prefixes of all weights
+IMPORTED = Path(__file__).resolve().parent / "imported"  # of PFLlib's pairs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Method:
         by_rounds: what depends on the planned number of rounds (``-gr``), in words, so that a run cannot go on with a
             larger one; empty: nothing.
         reconstruction: written without the paper's text or code; tables of results say so.
-        head_split: whether the network is split into extractor and head. Every rule needs it, a PFLlib pair may not.
+        head: what becomes of the network's last layer: "split" from the extractor, which every rule needs; for PFLlib's
+            pairs also "whole", left where it is, or "cut" off and gone.
     """
 
     name: str
@@ -55,7 +61,7 @@ class Method:
     noise_refusal: str = ""
     by_rounds: str = ""
     reconstruction: bool = False
-    head_split: bool = True
+    head: str = "split"
 
     def server_class(self) -> Any:
         """The server's class.
@@ -215,6 +221,21 @@ METHODS = [
         means_only=ALL,
     ),
 ]
+
+
+def imported() -> list[Method]:
+    """The methods that scripts/import_pair.py has brought in, a folder each with its card."""
+    found = []
+    for path in sorted(IMPORTED.glob("*/card.json")):
+        try:
+            found.append(Method(**json.loads(path.read_text(encoding="utf-8"))["method"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning(f"{path} cannot be read ({error}); import the method again")
+    return found
+
+
+OURS = tuple(METHODS)
+METHODS += imported()
 
 
 def find(name: str) -> Method:

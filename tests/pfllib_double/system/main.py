@@ -7,6 +7,7 @@ from torch import nn
 
 from flcore.servers.serveravg import FedAvg
 from flcore.servers.serverlocal import Local
+from flcore.servers.serverodd import Odd
 from flcore.servers.serverrep import FedRep
 from flcore.trainmodel.models import BaseHeadSplit, FedAvgCNN
 
@@ -41,6 +42,10 @@ def run(args):
             args.model.fc = nn.Identity()
             args.model = BaseHeadSplit(args.model, args.head)
             server = FedRep(args, i)
+
+        elif args.algorithm == "Odd":
+            args.model.fc = nn.Identity()
+            server = Odd(args, i)
 
         # elif args.algorithm == "Other":
         #     server = Other(args, i)

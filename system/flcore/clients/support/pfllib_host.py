@@ -49,8 +49,12 @@ class PFLlibMethods:
         return float(nn.functional.cross_entropy(scores, y, reduction="sum")) if len(y) else 0.0, len(y)
 
     def set_parameters(self, model: nn.Module) -> None:
-        """Takes over all parameters and buffers of ``model``."""
-        self.params = {**self.params, **{name: value.clone() for name, value in model.state_dict().items()}}
+        """Takes over all parameters and buffers of ``model``, or of a part of the network: its parameters in order."""
+        given, own = model.state_dict(), self.params
+        if not given.keys() <= own.keys():
+            names = [name for name, _ in self.weights.net.named_parameters()]
+            given = dict(zip(names, (value.detach() for value in model.parameters()), strict=False))
+        self.params = {**own, **{name: value.clone() for name, value in given.items()}}
 
     def clone_model(self, model: nn.Module, target: nn.Module) -> None:
         """Copies the parameters of ``model`` into ``target``."""

@@ -7,10 +7,13 @@ Such a server's class is recognised by its `train`, and gets `OwnLoop` as its fi
 from __future__ import annotations
 
 import copy
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.func import functional_call
 
@@ -19,6 +22,7 @@ from flcore.servers.messages import is_finite
 from flcore.servers.roundloop import RoundLoop
 from flcore.servers.support import dlg, newcomers
 from flcore.servers.support.evaluation import Lists, mean_auc, per_client, ratio
+from flcore.servers.support.recorder import CURVES
 from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import UsageError
 from flcore.utils.records import shown
@@ -42,14 +46,22 @@ class PFLlibMethods:
     new_clients: list[Any]
     weights: Weights
 
+    own_model: Any = None
+
     @property
-    def global_model(self) -> nn.Module:
-        """The global weights as a module; asking for it gives the server a private copy (see `Weights`)."""
-        return self.weights.module
+    def global_model(self) -> Any:
+        """The global weights as a module; asking for it gives the server a private copy (see `Weights`).
+
+        A pair may keep something else under this name (FedKD a dict of arrays): then it is that.
+        """
+        return self.weights.module if self.own_model is None else self.own_model
 
     @global_model.setter
-    def global_model(self, module: nn.Module) -> None:
-        self.weights.module = module
+    def global_model(self, model: Any) -> None:
+        if isinstance(model, nn.Module):
+            self.weights.module, self.own_model = model, None
+        else:
+            self.own_model = model
 
     def select_slow_clients(self, slow_rate: float) -> list[bool]:
         server: Any = self
@@ -57,18 +69,21 @@ class PFLlibMethods:
         return chosen
 
     def evaluate(self, acc: list[float] | None = None, loss: list[float] | None = None) -> None:
-        """Tests all clients, appends to the lists, prints."""
+        """Tests all clients, or the new ones; appends to the lists, prints."""
         server: Any = self
         _, samples, correct, aucs = server.test_metrics()
         _, train_samples, losses = server.train_metrics()
         test_acc, test_auc = ratio(sum(correct), sum(samples)), mean_auc(aucs, samples)
         train_loss = ratio(sum(losses), sum(train_samples))
-        (server.rs_test_acc if acc is None else acc).append(test_acc)
-        (server.rs_train_loss if loss is None else loss).append(train_loss)
-        server.rs_test_auc.append(test_auc)
         accuracy = per_client(correct, samples)
-        if not server.eval_new_clients:
+        if server.eval_new_clients:
+            server.record(rs_new_acc=test_acc, rs_new_client_acc=accuracy)
+        else:
+            (server.rs_test_acc if acc is None else acc).append(test_acc)
+            (server.rs_train_loss if loss is None else loss).append(train_loss)
+            server.rs_test_auc.append(test_auc)
             server.record(rs_round=server.current_round, rs_client_acc=accuracy)
+            server.recorder.save()
         server.print_(test_acc, test_auc, train_loss)
         print(f"Std Test Accuracy: {np.nanstd(accuracy):.4f}")
         print(f"Std Test AUC: {np.nanstd(np.array(aucs) / np.maximum(samples, 1)):.4f}")
@@ -135,6 +150,8 @@ class OwnLoop(Server):
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)
         self.current_round = -1
+        # a pair's own `save_results` would write into the working folder, in place of this run's files
+        self.save_results = partial(OwnLoop.save_results, self)  # type: ignore[method-assign]
 
     def select_clients(self) -> list[Any]:
         self.current_round += 1
@@ -144,7 +161,10 @@ class OwnLoop(Server):
         if not self.clients[0].own_training:
             return super().send_models()
         for client in self.clients:
+            started = time.time()
             client.set_parameters(self.global_model)
+            client.send_time_cost["num_rounds"] += 1
+            client.send_time_cost["total_cost"] += 2 * (time.time() - started)  # there and back, as PFLlib counts
 
     def receive_models(self) -> None:
         if not self.clients[0].own_training:
@@ -185,13 +205,28 @@ class OwnLoop(Server):
         return self.test_metrics_new_clients()
 
     def fine_tuning_new_clients(self) -> None:
+        """As PFLlib does it, whatever a client's own training is: cross-entropy and plain gradient descent."""
+        if not self.clients[0].own_training:
+            return super().fine_tuning_new_clients()
         for client in self.new_clients:
-            if client.own_training:
-                client.set_parameters(self.global_model)
-        super().fine_tuning_new_clients()
+            client.set_parameters(self.global_model)
+            optimizer = torch.optim.SGD(client.model.parameters(), lr=self.learning_rate)
+            client.model.train()
+            for _ in range(self.fine_tuning_epoch_new):
+                for x, y in client.load_train_data():
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(client.model(x), y).backward()
+                    optimizer.step()
+
+    def save_results(self) -> None:
+        """Also what a pair keeps of its personal models alone (pFedMe's ``rs_test_acc_per``)."""
+        for name in CURVES:
+            if not getattr(self, name):
+                setattr(self, name, list(getattr(self, f"{name}_per", ())))
+        super().save_results()
 
     def final_message(self) -> Tensors:
-        return self.global_params
+        return self.global_params if self.own_model is None else {}
 
 
 def adopt(server_class: Any) -> None:

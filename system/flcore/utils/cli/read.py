@@ -124,7 +124,7 @@ def _arguments(method: Any, given: Mapping[str, Any], notes: list[str]) -> Argum
     idle = {name for name, (other, off) in ours.NEEDS.items() if (values[other] or off) == off}
     single = {flag.name for flag in pfllib.METHODS}
     unused = {flag.name for flag in pfllib.IDLE}
-    unused |= set() if method.head_split else {"head"}
+    unused |= set() if method.head != "whole" else {"head"}
     if method.settings_class() is None:
         unused |= {"optimizer", "local_momentum", "weight_decay"}  # it brings its own
     else:
