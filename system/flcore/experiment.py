@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
 
 from flcore import registry
 from flcore.context import RunContext
