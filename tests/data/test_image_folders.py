@@ -206,6 +206,8 @@ def test_one_client_a_user(phones, tmp_path, capsys):
     ):
         with pytest.raises(UsageError, match=message):
             generate("Phones", tmp_path / "two", source=phones, **wrong)
+    with pytest.raises(UsageError, match="tell how to read a --source, which is missing"):
+        generate("Digits", tmp_path / "two", partition="natural", user_folders=True)
 
 
 def test_tiny_imagenet_in_its_official_layout(tmp_path):

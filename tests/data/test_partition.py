@@ -222,6 +222,15 @@ def test_minimum_is_pfllibs():
     assert partition(y, 10, 10, "pat", balance=True, class_per_client=2)[1] == 2
 
 
+@pytest.mark.parametrize("balance", [False, True])
+def test_small_classes_are_shared_by_all(balance):
+    """200 classes of 3 images: once one of three clients got nearly all."""
+    counts = draw_pathological(np.full(200, 3), 3, 200, balance, 40, rng())
+    assert (counts == 1).all()
+    counts = draw_pathological(np.full(200, 7), 5, 200, balance, 40, rng())
+    assert set(counts.ravel()) == {1, 2} and (counts.sum(0) == 7).all() and np.ptp(counts.sum(1)) < 60
+
+
 def test_impossible_dirichlet_ends_with_an_error_that_helps():
     y = rng().integers(0, 10, 2000)
     start = time.monotonic()

@@ -422,5 +422,5 @@ def test_a_list_of_labels_is_read_as_pfllib_reads_it(root, mine):
     put(root, X, Y.tolist())
     assert mine.read(0)["y"].tolist() == torch.Tensor(Y.tolist()).long().tolist()
     put(root, X, np.eye(4)[Y])
-    with pytest.raises(UsageError, match=r"one-hot labels: 6 samples need .* shape \(6, 4\); take y.argmax\(1\)"):
+    with pytest.raises(UsageError, match=r"6 samples need .* shape \(6, 4\), which looks one-hot; take y.argmax\(1\)"):
         mine.read(0)

@@ -230,7 +230,7 @@ def test_torchvision_knows_these_names():
         ({"x": X, "y": Y / 2}, "y must be integers"),
         ({"x": X, "y": Y[:4]}, "5 samples need as many labels"),
         ({"x": X, "y": Y[:, None]}, r"5 samples need as many labels, y has the shape \(5, 1\); take y.ravel"),
-        ({"x": X, "y": np.eye(10)[Y]}, r"one-hot labels: 5 samples need .* \(5, 10\); take y.argmax\(1\)"),
+        ({"x": X, "y": np.eye(10)[Y]}, r"5 samples need .* \(5, 10\), which looks one-hot; take y.argmax\(1\)"),
         ({"x": X, "y": Y * 0}, "all samples are of one class"),
         ({"x": X, "y": np.arange(5)}, "each of the 5 samples has a label of its own"),
         ({"x": X[:0], "y": Y[:0]}, "holds no images"),

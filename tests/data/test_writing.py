@@ -106,7 +106,7 @@ def test_files_of_an_earlier_larger_data_set_are_removed(tmp_path):
 def test_clients_one_by_one(tmp_path):
     x, y = np.arange(24.0).reshape(6, 1, 2, 2), [0, 2, 1, 0, 1, 1]
     write_client(tmp_path / "Mine", 1, (x[:4], y[:4]), (x[4:], y[4:]))
-    write_client(tmp_path / "Mine", 0, ((x[:2] * 10).astype(np.uint8), [2, 2]), (x[:0], []))
+    write_client(tmp_path / "Mine", 0, ((x[:2, 0] * 10).astype(np.uint8), [2, 2]), (x[:0], []))
     data = DataSet("Mine", tmp_path)
     assert "config.json is missing" in data.problem()
     config = finish(tmp_path / "Mine", ["cat", "cow", "dog"], source="by hand")

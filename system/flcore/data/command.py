@@ -86,7 +86,7 @@ def make_parser(name: str | None) -> argparse.ArgumentParser:
         add(position, nargs="?", type=_word(*choices), default=default, metavar=shown, help=text)
     for setting, one in Recipe.declared().items():
         if setting == "partition":
-            one.add_to(parser, dest="kind", default=None, help="the same as a flag")
+            one.add_to(parser, dest="kind", default=None, help="the same as a flag, such as --partition natural")
         elif setting != "balance" and one.type is bool:
             # without a True behind it, since a positional word may come next
             add(f"--{setting}", action="store_true", help=one.help)

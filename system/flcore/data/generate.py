@@ -101,6 +101,10 @@ class Recipe:
             if not source.exists():
                 raise UsageError(f"--source {source} is missing")
             object.__setattr__(self, "source", source)
+        elif self.label_column or self.user_column or self.user_folders:
+            raise UsageError(
+                "--label_column, --user_column and --user_folders tell how to read a --source, which is missing"
+            )
         elif self.name not in KNOWN:
             raise UsageError(
                 f"there are no images {self.name!r}: known are {', '.join(sorted(KNOWN))}; others need a --source"
@@ -307,7 +311,7 @@ def _reason(data: DataSet, recipe: Recipe, digest: str | None) -> str | None:
         damage = str(error)
     if damage:
         return f", since {damage}"
-    return ", since the source has changed" if config.get("source_digest") != digest else None
+    return ", since the source has changed" if config.get("source_digest", digest) != digest else None
 
 
 def _by_user(samples: Samples, minimum: int, say: Callable[[str], object]) -> tuple[list[Integers], list[str]]:

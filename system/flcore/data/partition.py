@@ -125,7 +125,8 @@ def draw_pathological(
     """Class after class goes to the first clients, in id order, that hold fewer than `class_per_client` classes.
 
     A class is shared equally if `balance`; otherwise each of its clients but the last gets a number drawn uniformly
-    from [max(share / 10, least / C), share), and the last gets the rest, often most of it: PFLlib's rule.
+    from [max(share / 10, least / C), share), and the last gets the rest, often most of it: PFLlib's rule. Of a class
+    with fewer than two images a client the shares are equal, and random clients get one more.
     """
     num_classes = len(sizes)
     counts = np.zeros((num_clients, num_classes), int)
@@ -136,7 +137,10 @@ def draw_pathological(
         takers = np.flatnonzero(room)[:slots]
         room[takers] -= 1
         share = size / len(takers)
-        if balance:
+        if share < 2:  # too few for PFLlib's rule, by which one client would get them all
+            counts[takers, c] = size // len(takers)
+            counts[rng.choice(takers, size % len(takers), replace=False), c] += 1
+        elif balance:
             counts[takers, c] = size // len(takers)
         else:
             high = max(math.ceil(share), 1)

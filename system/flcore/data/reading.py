@@ -153,12 +153,13 @@ class DataSet(str):
 
     def _twins(self) -> str:
         """A sentence about files with one content: nobody's data are another's, nor test data training data."""
-        same = dict[int, list[Path]]()
+        same, recorded = dict[int, list[Path]](), self.config().get("files", {})
         for path in [path for part in PARTS for path in sorted((self.folder / part).glob("*.npz"))]:
             same.setdefault(path.stat().st_size, []).append(path)
         seen = dict[str, Path]()
         for path in [path for paths in same.values() if len(paths) > 1 for path in paths]:
-            twin = seen.setdefault(sha256(path), path)
+            name = f"{path.parent.name}/{path.name}"
+            twin = seen.setdefault(recorded[name][1] if name in recorded else sha256(path), path)
             if twin != path and len(read_partition(path)[1]):
                 names = (f"{file.parent.name}/{file.name}" for file in (twin, path))
                 return f"{' and '.join(names)} hold the same samples"

@@ -214,8 +214,7 @@ def check_labels(labels: Array, count: int, where: str, what: str = "y") -> None
     if labels.ndim == 2 and len(labels) == count:
         hint = f"; take {what}.ravel()"
         if labels.shape[1] > 1:
-            hint = f"; take {what}.argmax(1)"
-            where += ", which looks like one-hot labels" if _one_hot(labels) else ""
+            hint = ", which looks one-hot" * _one_hot(labels) + f"; take {what}.argmax(1)"
     raise UsageError(f"{where}: {count} samples need as many labels, {what} has the shape {labels.shape}{hint}")
 
 

@@ -110,8 +110,8 @@ def write_client(
 ) -> None:
     """Writes the files of one client of a data set that is split already; `finish` completes the data set.
 
-    train, test: the client's own samples (x, y). x: images (n, C, H, W) or vectors (n, F); float32 as they are, or
-    uint8 and uint16 pixels, which are scaled to [-1, 1]. y: (n), whole numbers from 0 on.
+    train, test: the client's own samples (x, y). x: images (n, C, H, W), grey ones also (n, H, W), or vectors (n, F);
+    floats as they are, or uint8 and uint16 pixels, which are scaled to [-1, 1]. y: (n), whole numbers from 0 on.
 
     Raises:
         UsageError: x and y are not that, or the data set is finished: another one never replaces it.
@@ -127,6 +127,7 @@ def write_client(
             raise UsageError(
                 f"{where}: x must be finite numbers, one row a sample, it is {images.dtype} {images.shape}"
             )
+        images = images[:, None] if images.ndim == 3 else images
         check_labels(labels, len(images), where)
         if len(labels) and (labels.dtype.kind not in "biuf" or (labels < 0).any() or (labels != np.rint(labels)).any()):
             raise UsageError(f"{where}: y must be whole numbers from 0 on")
