@@ -169,7 +169,7 @@ class Experiment:
         if clients is None:
             clients = config["num_clients"] - new
             if clients < 1:
-                raise UsageError(f"-nnc {new} leaves no client: {dataset} has {config['num_clients']}.")
+                raise UsageError(f"-nnc {new} leaves no client: {dataset} has {config['num_clients']}; use fewer")
         if classes not in (None, config["num_classes"]):
             raise UsageError(f"-ncl {classes}: {dataset} has {config['num_classes']} classes; leave -ncl out.")
         # Better refused now than after the model is built, or after training.

@@ -1,5 +1,6 @@
 """The generators' commands, from the spelling to the files and the picture."""
 
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from PIL import Image
 
 from flcore.data import plot
 from flcore.data.command import main, parse
+from flcore.data.ensure import _fitting
 from flcore.data.generate import Recipe
 from flcore.data.generate import generate as make
 from flcore.data.partition import partition
@@ -511,3 +513,12 @@ def test_a_large_picture_stays_a_sensible_size(tmp_path):
 def test_picture_without_a_data_set(tmp_path):
     failed = run(REPO / "dataset" / "plot_partition.py", tmp_path / "None")
     assert failed.returncode == 2 and failed.stderr.startswith("error: ") and "config.json is missing" in failed.stderr
+
+
+def test_the_number_of_clients_that_an_error_advises_fits():
+    """-nc 3 -nnc 4 on 4 clients: -nnc 1."""
+    assert _fitting(3, 4, 4) == "-nnc 1" and _fitting(5, 1, 4) == "-nc 3" and _fitting(5, 4, 4) == "-nc 3 -nnc 1"
+    for own, new, there in itertools.product(range(1, 7), range(7), range(1, 7)):
+        words = _fitting(own, new, there).split()
+        flags = {"-nc": own, "-nnc": new} | dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        assert flags["-nc"] >= 1 and flags["-nc"] + flags["-nnc"] == there

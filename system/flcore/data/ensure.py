@@ -50,7 +50,7 @@ def ensure_dataset(
     if num_clients in (None, there):
         return data
     asked = f"{num_clients} are asked for" + (f" (-nc {num_clients - num_new} -nnc {num_new})" if num_new else "")
-    ways = [f"use -nc {there - num_new}" if there > num_new else f"use -nnc below {there}"]
+    ways = [f"use {_fitting(num_clients - num_new, num_new, there)}"]
     beside = f"{data}-{num_clients}"
     if other := data.command(num_clients=num_clients, name=beside) or (
         _command(DataSet(beside, data.root), num_clients, of=data) if data in KNOWN else ""
@@ -66,6 +66,15 @@ def known_datasets(root: Path | str = DATASET) -> list[str]:
     there = {path.parent.name for part in ("config.json", "train") for path in Path(root).glob(f"*/{part}")}
     own = {path.stem.removeprefix("generate_") for path in DATASET.glob("generate_*.py")}
     return sorted(there | own | set(KNOWN))
+
+
+def _fitting(own: int, new: int, there: int) -> str:
+    """What to change of -nc ``own`` -nnc ``new`` so that they are ``there`` clients."""
+    if there > new:
+        return f"-nc {there - new}"
+    if there > own:
+        return f"-nnc {there - own}"
+    return f"-nc {there - 1} -nnc 1" if there > 1 else "-nc 1 -nnc 0"
 
 
 def _known_name(name: str, root: Path) -> str:
