@@ -195,6 +195,8 @@ def test_names_and_folders_of_every_kind(data_root, tmp_path, monkeypatch, capsy
     for ending in (".h5", ".pt", ".run.json"):
         assert {f"Meine-Daten-v2-größe_FedAvg_Ziel-1-2-ü_{repeat}{ending}" for repeat in range(2)} < names
     assert not (tmp_path / "~").exists()
+    info = json.loads((tmp_path / "out (1) é" / "Meine-Daten-v2-größe_FedAvg_Ziel-1-2-ü_0.run.json").read_text())
+    assert info["arguments"]["results_dir"] == str(tmp_path / "out (1) é") and info["dataset"] == data
 
 
 def test_a_lost_terminal_does_not_end_the_training(data_root, tmp_path):

@@ -124,6 +124,14 @@ def test_the_lines_of_an_earlier_run_are_not_those_of_the_next(tmp_path):
     assert equal(read_run(path).arrays, 2) and len(read_run(path).arrays["rs_round"]) == 2
 
 
+def test_a_list_that_begins_anew_makes_the_file_anew(tmp_path):
+    path = tmp_path / "D_A_test_0.h5"
+    file = GrowingFile(path)
+    for number in (1, 2, 3, 1):
+        file.save({"rs_test_acc": [number / 4] * number})
+    assert read_run(path).arrays["rs_test_acc"].tolist() == [0.25]
+
+
 @pytest.mark.parametrize("content", ['["a"]', '{"rs_round": 3}', '{"rs_round": [[1, 2], 3]}', '{"rs_round": ["x"]}'])
 def test_lines_that_hold_something_else_are_refused(tmp_path, content):
     path = tmp_path / "D_A_test_0.h5"

@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(plain(item) for item in value)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return os.path.abspath(value)  # whatever folder the run was started in
     text = str(value)
     return text if len(text) < 200 and "\n" not in text else type(value).__name__
 

@@ -39,6 +39,8 @@ class GrowingFile:
 
     def save(self, lists: Mapping[str, Any]) -> None:
         """Takes in what the arrays have more than at the last call."""
+        if any(len(lists.get(name, ())) < length for name, length in self.length.items()):  # a loop of PFLlib's kind
+            self.length, self.saved, self.whole = {}, 0, 0  # may begin a list anew
         new = {name: values[self.length.get(name, 0) :] for name, values in lists.items()}
         new = {name: values for name, values in new.items() if len(values) or name not in self.length}
         if not new:
