@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flcore.executors.loop import LoopExecutor
-from flcore.executors.stacked import StackedExecutor
+from flcore.executors.stacked import Stack, StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.experiment import Experiment
 from flcore.registry import METHODS
@@ -227,3 +227,19 @@ def test_a_round_is_what_torch_optim_makes_of_it(make, settings):
 def test_momentum_is_refused_where_it_does_nothing(make):
     with pytest.raises(UsageError, match="--local_momentum is for --optimizer sgd"):
         make(Base, optimizer="adam", local_momentum=0.9)
+
+
+def test_frozen_weights_are_not_stacked(make):
+    """Of 400 weights 104 are frozen: a stack holds the others of every client, and these once."""
+    server = make(Frozen, "FedAvg")
+    server.current_round, server.selected_clients = 0, server.clients
+    server.send_models()
+    run = Stack([(client, client.load_train_data()) for client in server.clients])
+    clients = len(server.clients)
+    assert sum(value.numel() for value in run.params.values()) == 296 * clients
+    assert {name: value.numel() for name, value in run.common.items()} == {"base.one.weight": 100, "base.one.bias": 4}
+    StackedExecutor().train(server.clients, lambda: None)
+    last = server.clients[-1].params
+    assert (
+        list(last) == list(server.global_params) and last["base.one.bias"] is server.clients[0].params["base.one.bias"]
+    )

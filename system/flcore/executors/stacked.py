@@ -154,7 +154,7 @@ class StackedExecutor(LoopExecutor):
             before = time.time()
             client.train_loss = losses[i]
             with named(client):
-                client.end_training(unstack(run.params, i), hp)
+                client.end_training(run.weights_of(i), hp)
             own = seconds * client.train_samples / max(samples, 1)
             client.train_time_cost["total_cost"] += own + time.time() - before
         return True
@@ -176,7 +176,11 @@ class Stack:
         self.clients = [client for client, _ in members]
         self.batches = [batches for _, batches in members]
         self.rule = self.clients[0]
-        self.params = stack([client.params for client in self.clients])
+        first = self.rule.params
+        self.names = list(first)
+        self.common = {name: first[name] for name in self.rule.frozen}  # the same for all, and never stacked
+        own = [name for name in self.names if name not in self.common]
+        self.params = stack([{name: client.params[name] for name in own} for client in self.clients])
         self.state = stack([client.state for client in self.clients])
         data = [batches.dataset.tensors for batches in self.batches]
         self.x, self.y = (torch.cat(parts) for parts in zip(*data, strict=True))
@@ -200,10 +204,10 @@ class Stack:
 
         def loss_of_one(number: Tensor, params: Tensors, x: Tensor, y: Tensor, state: Tensors) -> Tensor:
             with drawing(forward, self.draws[:live], number):
-                return loss_of(forward, params, x, y, shared, state, hp)
+                return loss_of(forward, self.common | params, x, y, shared, state, hp)
 
         def correct_one(params: Tensors, state: Tensors, grads: Tensors) -> Tensors:
-            corrected: Tensors = rule.local_grad(grads, params, shared, state, hp)
+            corrected: Tensors = rule.local_grad(grads, self.common | params, shared, state, hp)
             return corrected
 
         size, step, optimizer = self.batches[0].batch_size, 0, LocalOptimizer(hp)
@@ -222,11 +226,17 @@ class Stack:
             step += steps
         return [(total, size * length) for total, length in zip(totals.tolist(), lengths, strict=True)]
 
+    def weights_of(self, index: int) -> Tensors:
+        """One client's weights, its own ones copied out of the stack."""
+        found = self.common | unstack(self.params, index)
+        return {name: found[name] for name in self.names}
+
     def _features(self) -> Tensor:
         """z of all samples, by each client's present extractor."""
         forward = self.rule.forward
         forward.set_training(())
-        own = [{name: value[i] for name, value in self.params.items()} for i in range(len(self.batches))]
+        stacks = self.params.items()
+        own = [self.common | {name: value[i] for name, value in stacks} for i in range(len(self.batches))]
         data = [batches.dataset.tensors[0] for batches in self.batches]
         with torch.no_grad():
             features = each(
@@ -253,7 +263,7 @@ def bytes_needed(client: Any, batches: Batches) -> int:
     size, hp = batches.batch_size, client.round_hp()
     x, y = (part[:size] for part in batches.dataset.tensors)
     run = Stack([(client, Batches((x, y), size, torch.Generator()))])
-    weights = {value.untyped_storage().data_ptr() for value in run.params.values()}
+    weights = {value.untyped_storage().data_ptr() for value in (*run.params.values(), *run.common.values())}
     most = 0
     for phase in client.phases(hp):
         kept: dict[int, int] = {}
