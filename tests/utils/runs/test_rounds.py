@@ -139,3 +139,11 @@ def test_lines_that_hold_something_else_are_refused(tmp_path, content):
     lines_of(path).write_text(content + "\n")
     with pytest.raises(UsageError, match="not a readable result file"):
         read_run(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b"\0" * 100, b'{"rs_round": [' + b"1" * 5000 + b"]}"])
+def test_lines_that_are_no_json_count_as_not_there(tmp_path, content):
+    path = tmp_path / "D_A_test_0.h5"
+    write_h5(path, grown(2))
+    lines_of(path).write_bytes(content + b"\n")
+    assert equal(read_run(path).arrays, 2)
