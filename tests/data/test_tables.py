@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flcore.data.ensure import ensure_dataset
 from flcore.data.generate import generate
 from flcore.data.reading import DataSet
 from flcore.data.sources import Reading, load, read_source
@@ -50,6 +51,10 @@ def test_one_client_a_user(tmp_path):
     x = np.concatenate([data.read(0, part)["x"] for part in (True, False)])
     np.testing.assert_array_equal(x[x[:, 0].argsort()], X[:3])
     assert "--num_clients" not in data.command()
+    with pytest.raises(
+        UsageError, match="has 2 clients, 3 are asked for: use -nc 2 or make another partition, since nat"
+    ):
+        ensure_dataset("out", 3, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,20 @@ def ensure_dataset(
     if problem:
         command = data.command(force="") or (_command(data, None, force="") if data in KNOWN else "")
         raise UsageError(f"{problem}: make it again{f': {command}' if command else ' with the tool that it came from'}")
-    there = data.config()["num_clients"]
+    config = data.config()
+    there, natural = config["num_clients"], config.get("partition") == "natural"
     if num_clients in (None, there):
         return data
     asked = f"{num_clients} are asked for" + (f" (-nc {num_clients - num_new} -nnc {num_new})" if num_new else "")
     ways = [f"use {_fitting(num_clients - num_new, num_new, there)}"]
     beside = f"{data}-{num_clients}"
-    if other := data.command(num_clients=num_clients, name=beside) or (
-        _command(DataSet(beside, data.root), num_clients, of=data) if data in KNOWN else ""
-    ):
+    other = "" if natural else data.command(num_clients=num_clients, name=beside)
+    if not other and data in KNOWN:
+        other = _command(DataSet(beside, data.root), num_clients, of=data)
+    if other:
         ways.append(f"make a partition for {num_clients} beside it, and use -data {shlex.quote(beside)}: {other}")
+    elif natural:
+        ways.append("make another partition, since natural has one client a user")
     else:
         ways.append("make it again with the tool that it came from")
     raise UsageError(f"data set {data} has {there} clients, {asked}: {' or '.join(ways)}")

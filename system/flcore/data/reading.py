@@ -155,7 +155,7 @@ class DataSet(str):
         """A sentence about files with one content: nobody's data are another's, nor test data training data."""
         same, recorded = dict[int, list[Path]](), self.config().get("files", {})
         for path in [path for part in PARTS for path in sorted((self.folder / part).glob("*.npz"))]:
-            same.setdefault(path.stat().st_size, []).append(path)
+            same.setdefault(path.stat().st_size, []).extend([path] * path.is_file())
         seen = dict[str, Path]()
         for path in [path for paths in same.values() if len(paths) > 1 for path in paths]:
             name = f"{path.parent.name}/{path.name}"
