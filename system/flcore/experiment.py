@@ -107,13 +107,13 @@ class Experiment:
             raise UsageError(f"--local_momentum is for --optimizer sgd; {values['optimizer']} has moments of its own")
         self.source = source_of(model or values["model"], read_arguments(values["model_args"]))
         self.network = {"model": self.source.label}  # what run.json says of it: contents, wherever they lie
-        self.places = {}  # and where they lay
+        self.places: dict[str, Any] = {}  # and where they lay
         if self.source.digest is not None:
             self.network["model_digest"] = self.source.digest
-            self.places["model"] = self.source.label if model else values["model"]
+            self.places["model"] = self.source.place or self.source.label
         if values["pretrained"]:
             self.network["pretrained"] = digest_of(values["pretrained"])
-            self.places["pretrained"] = str(values["pretrained"])
+            self.places["pretrained"] = values["pretrained"]
         names = {"algorithm": self.method.name, "model": self.source.label}
         self.values = MappingProxyType({**values, **names})
         for note in arguments.notes:

@@ -160,9 +160,10 @@ def test_the_command_runs_a_users_file(file, data_root, tmp_path, capsys):
 # ---- a run knows its network -----------------------------------------------------------------------------------------
 
 
-def test_a_changed_network_is_not_reused(file, data_root, tmp_path, caplog):
+def test_a_changed_network_is_not_reused(file, data_root, tmp_path, caplog, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO, "flcore")
-    settings = {"model": f"{file}:Net", "global_rounds": 1, "results_dir": str(tmp_path / "results"), "reuse": True}
+    settings = {"model": "net.py:Net", "global_rounds": 1, "results_dir": str(tmp_path / "results"), "reuse": True}
     first, again = (experiment(data_root, **settings).run() for _ in range(2))
     assert "is reused" in caplog.text and again.paths == first.paths
     info = first.repeats[0].info

@@ -35,11 +35,13 @@ class Source:
         label: what the network is called in messages and in run.json; without the folder of a file.
         build: makes one; its weights come from torch's global generator.
         digest: of what it is made of that is not this framework's code, which has a digest of its own; None: nothing.
+        place: of a file's network what -m finds it by, whatever the working folder.
     """
 
     label: str
     build: Build
     digest: str | None = None
+    place: str = ""
 
 
 def source_of(model: str | nn.Module | Callable[..., Any], args: Mapping[str, Any]) -> Source:
@@ -82,7 +84,7 @@ def source_of(model: str | nn.Module | Callable[..., Any], args: Mapping[str, An
     digest = hashlib.sha256()
     for other in code:
         digest.update(f"{other.relative_to(path.parent)}\0".encode() + other.read_bytes() + b"\0")
-    return Source(label, partial(_call, make, label, args), digest.hexdigest())
+    return Source(label, partial(_call, make, label, args), digest.hexdigest(), f"{path.absolute()}:{name}")
 
 
 def read_arguments(text: str) -> dict[str, Any]:
