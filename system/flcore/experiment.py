@@ -102,7 +102,9 @@ class Experiment:
         self.method: registry.Method = arguments.method
         values = arguments.values
         self.given = arguments.given
-        self.used = arguments.used - {name for name in ("model_args", "head", "pretrained") if not values[name]}
+        self.used = arguments.used - {
+            name for name in ("model_args", "head", "pretrained", "eval_clients") if not values[name]
+        }
         if values["local_momentum"] and values["optimizer"] != "sgd":
             raise UsageError(f"--local_momentum is for --optimizer sgd; {values['optimizer']} has moments of its own")
         self.source = source_of(model or values["model"], read_arguments(values["model_args"]))

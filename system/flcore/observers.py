@@ -133,8 +133,10 @@ class Terminal(Observer):
         context, arrays, rounds = self.context, repeat.arrays, repeat.rounds
         last, best = int(rounds[-1]), int(np.nanargmax(repeat.test_acc))
         scores = row(arrays, last)
+        scored: Any = arrays.get("rs_scored", ())
         rows = [
             (f"A: after the download, round {last}", shown(scores["test_acc"])),
+            *([(f"   of {len(scored[0])} of {context.num_clients} clients", "")] if len(scored) else []),
             ("   std over the clients", shown(scores["test_std"])),
             ("   worst tenth of the clients", shown(scores["worst_decile"])),
             (f"   best, round {rounds[best]:.0f} (selected on the test set)", shown(repeat.test_acc[best])),

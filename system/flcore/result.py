@@ -74,7 +74,7 @@ class Repeat(Curves):
 
     @property
     def client_accuracies(self) -> Curve:
-        """A of every client after the last round (clients,); NaN without test samples."""
+        """A of every scored client after the last round (clients,); NaN without test samples."""
         each: Any = self.arrays.get("rs_client_acc", ())
         return np.asarray(each[-1] if len(each) else (), dtype=np.float64)
 

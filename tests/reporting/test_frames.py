@@ -87,6 +87,11 @@ def test_what_cannot_be_used_is_a_warning_and_nothing_at_all_an_error(tmp_path):
         reporting.load(tmp_path / "empty")
 
 
+def test_columns_belong_to_the_clients_that_were_scored():
+    table = clients_of({"rs_client_acc": [[0.1, 0.2]], "rs_round": [0], "rs_scored": [[3, 8]]})
+    assert table["client"].tolist() == [3, 8]
+
+
 def test_the_last_accuracy_of_a_client_is_its_last_number_mean_over_seeds(tmp_path):
     one = make_run(tmp_path, seed=0, goal="a", arrays={"rs_client_acc": [[0.1, 0.2, NAN], [0.3, NAN, NAN]]})
     two = make_run(tmp_path, seed=1, goal="b", arrays={"rs_client_acc": [[0.5, 0.4, NAN]]})

@@ -15,7 +15,7 @@ from flcore.clients.support import pfllib_host, privacy
 from flcore.clients.support.batches import Batches
 from flcore.clients.support.metrics import Metrics, metrics
 from flcore.trainmodel.draws import drawing
-from flcore.trainmodel.forward import PASS_BATCH, Forward, Tensors
+from flcore.trainmodel.forward import PASS_BATCH, Forward, Tensors, tensors_of
 from flcore.trainmodel.weights import Kept, Weights
 from flcore.utils.seeds import torch_generator
 
@@ -27,7 +27,8 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
         args: the run's arguments; ``args.model`` is the common initial network.
         id: index of the participant, the ``<id>.npz`` of its data.
         train_samples, test_samples: numbers of samples.
-        train_data, test_data: tensors (x, y) if the caller has them already; read from the data set otherwise.
+        train_data, test_data: tensors (x, y) if the caller has them already.
+        source: gives them otherwise, by (id, is_train), see `Maker.data`; None: the data set as it is.
         forward: the network shared by the clients of one rule (see `LocalRule.setup_rule`).
         store: where the client's own tensors may lie (see `StateStore`); None: in memory.
     """
@@ -70,6 +71,7 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
         self.train_time_cost = {"num_rounds": 0, "total_cost": 0.0}
         self.send_time_cost = {"num_rounds": 0, "total_cost": 0.0}
         self.loss = nn.CrossEntropyLoss()
+        self.source = kwargs.get("source")
         self._tensors: dict[bool, Data] = {}
         for is_train, name in ((True, "train_data"), (False, "test_data")):
             if kwargs.get(name) is not None:
@@ -132,10 +134,22 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
         self.params = {name: received.get(name, value) for name, value in self.params.items()}
         self.upload = {}
 
+    def rest(self) -> bool:
+        """Until it is needed again: drops the data, which are then read anew, the last message, and the weights that
+        the next one replaces. Returns whether there is anything left that a new client would not have.
+        """
+        initial, personal = tensors_of(self._network), set(self.params)
+        if self.shared:
+            personal -= {name for name in self.shared if name.startswith(self.replaced)}
+            self.params = {n: value if n in personal else initial[n] for n, value in self.params.items()}
+        self._tensors, self.shared = {}, {}
+        return bool(self.train_time_cost["num_rounds"]) and bool(self.state or personal - set(self.frozen))
+
     def tensors(self, is_train: bool) -> Data:
         """All samples of one split: x (n, ...), y (n), read once and kept on the device."""
         if is_train not in self._tensors:
-            self._tensors[is_train] = self._place(self.dataset.tensors(self.id, is_train, self.few_shot))
+            read = self.source.data(self.id, is_train) if self.source else None
+            self._tensors[is_train] = self._place(read or self.dataset.tensors(self.id, is_train, self.few_shot))
         return self._tensors[is_train]
 
     def _place(self, data: Data) -> Data:

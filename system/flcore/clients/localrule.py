@@ -243,7 +243,13 @@ class LocalRule:
         self.shared = message
         params = self.params
         received = {name: value for name, value in message.items() if name in params}
-        self.params = self.local_begin(self.forward, params, received, self.data, self.shared, self.state, self.hp)
+        data: Any = self.data if self.begins() else None  # not read for nothing: it may be far away
+        self.params = self.local_begin(self.forward, params, received, data, self.shared, self.state, self.hp)
+
+    @classmethod
+    def begins(cls) -> bool:
+        """Whether its `local_begin` is more than the plain one."""
+        return cls.local_begin is not LocalRule.local_begin
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
         """What goes up: the weights under the prefixes ``shares``, and what `local_end` adds."""

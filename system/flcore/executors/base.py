@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from flcore.clients.support.metrics import Metrics
+from flcore.trainmodel.forward import Tensors
 
 
 class Executor(Protocol):
@@ -14,6 +15,9 @@ class Executor(Protocol):
     """
 
     name: str
+
+    def receive(self, clients: Sequence[Any], message: Tensors, current_round: int) -> None:
+        """Every client takes the round's message."""
 
     def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
         """Trains every client for one round; calls ``done`` after each."""

@@ -7,12 +7,18 @@ from typing import Any
 import torch
 
 from flcore.clients.support.metrics import Metrics, metrics
+from flcore.trainmodel.forward import Tensors
 
 FEW_SAMPLES = 64  # scored together; more at a time are no faster on a CPU, and could not be shared among threads
 
 
 class LoopExecutor:
     name = "loop"
+
+    def receive(self, clients: Sequence[Any], message: Tensors, current_round: int) -> None:
+        """Every client takes the round's message."""
+        for client in clients:
+            client.receive(message, current_round)
 
     def train(self, clients: Sequence[Any], done: Callable[[], object]) -> None:
         """Trains every client for one round; calls ``done`` after each."""

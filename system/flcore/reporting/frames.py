@@ -67,15 +67,21 @@ def clients_of(arrays: Mapping[str, Any]) -> pd.DataFrame:
     }
     tables = {name: table if table.ndim == 2 else np.empty((0, 0)) for name, table in tables.items()}
     height, width = (max(table.shape[axis] for table in tables.values()) for axis in (0, 1))
-    columns = {
+    columns: dict[str, Any] = {
         "round": np.repeat(_evaluated_rounds(arrays, height), width),
-        "client": np.tile(np.arange(width), height),
+        "client": np.tile(_scored(arrays, width), height),
     }
     for name, table in tables.items():
         filled = np.full((height, width), np.nan)
         filled[: table.shape[0], : table.shape[1]] = table
         columns[name] = _numbers(filled)
     return pd.DataFrame(columns)
+
+
+def _scored(arrays: Mapping[str, Any], width: int) -> NDArray[np.int64]:
+    """The numbers of the clients that a column each belongs to: of all, or of those of ``--eval_clients``."""
+    found = np.asarray(arrays.get("rs_scored", ()), dtype=np.int64)
+    return found[0] if found.shape == (1, width) else np.arange(width)
 
 
 CLIENT_ARRAYS = {"test_acc": "client_acc", "test_acc_after": "client_acc_after"}
@@ -106,7 +112,7 @@ class Results:
         return _identified(pd.concat([t for t in tables if len(t)] or tables[:1], ignore_index=True), self.runs)
 
     def last_of_clients(self, numbers: Iterable[int]) -> NDArray[np.float64]:
-        """The last A of every client (clients,), mean over the runs of these numbers; NaN for one without any."""
+        """The last A of every scored client (clients,), mean over the runs of these numbers; NaN without any."""
         last: list[pd.Series] = []
         for number in numbers:
             table = np.asarray(self.files[number].arrays.get("rs_client_acc", ()), dtype=np.float64)
@@ -114,7 +120,7 @@ class Results:
                 usable = np.isfinite(table)
                 row = len(table) - 1 - np.argmax(usable[::-1], axis=0)
                 scores = np.where(usable.any(axis=0), table[row, np.arange(table.shape[1])], np.nan)
-                last.append(pd.Series(scores))
+                last.append(pd.Series(scores, index=_scored(self.files[number].arrays, len(scores))))
         return pd.concat(last, axis=1).mean(axis=1).to_numpy(dtype=np.float64) if last else np.empty(0)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class RoundLoop:
     executor: Any = None  # runs many clients; None: one after another
 
     # what the loop uses of PFLlib's Server
-    clients: list[Any]
+    clients: Sequence[Any]
     selected_clients: list[Any]
     global_model: nn.Module
     global_rounds: int
@@ -130,10 +130,13 @@ class RoundLoop:
 
     def broadcast(self, message: Tensors) -> None:
         """Gives every client the message, participant or not, so that all can be scored; only participants count."""
-        for client in self.clients:
-            client.receive(message, self.current_round)
+        self.deliver(message)
         self.last_message = message
         self.bytes_down = message_bytes(message) * len(self.selected_clients)
+
+    def deliver(self, message: Tensors) -> None:
+        for client in self.clients:
+            client.receive(message, self.current_round)
 
     def collect(self) -> None:
         """Takes the uploads of the participants that were not dropped."""

@@ -5,15 +5,15 @@ subclass sets ``shares`` and overrides `send_models`, `receive_models` or `aggre
 may as well bring its own `train` (support/pfllib_host.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from flcore.clients.support import privacy
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.servers.support import dlg, faults, newcomers, pfllib_host
+from flcore.servers.support.clients import ManyClients
 from flcore.servers.support.evaluation import Evaluation, Lists, is_done
 from flcore.servers.support.participation import Participation
 from flcore.servers.support.recorder import Recorder
@@ -62,7 +62,8 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         self.dlg_eval, self.dlg_gap, self.batch_num_per_client = args.dlg_eval, args.dlg_gap, args.batch_num_per_client
         self.num_new_clients, self.fine_tuning_epoch_new = args.num_new_clients, args.fine_tuning_epoch_new
         self.eval_new_clients = False
-        self.clients, self.selected_clients = [], []
+        self.clients: Sequence[Any] = []
+        self.selected_clients = []
         self.new_clients: list[Any] = []
         self.uploaded_ids, self.uploaded_weights, self.uploaded_models = [], [], []
         self.rs_test_acc, self.rs_test_auc, self.rs_train_loss = [], [], []
@@ -95,7 +96,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     def set_clients(self, clientObj: Any) -> None:
         """Creates the clients 0 .. num_clients - 1."""
         pfllib_host.check_pair(self, clientObj)
-        self.clients = self.participation.make(clientObj, range(self.num_clients))
+        self.clients = self.participation.make_all(clientObj)
         self.participation.describe_faults()
         self.participation.check()
 
@@ -116,6 +117,15 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     def active_clients(self) -> list[Any]:
         """Those of them whose upload is not dropped."""
         return self.participation.arriving()
+
+    def deliver(self, message: Tensors) -> None:
+        """Through the executor, since to take a message may be work (`Participation.audience` says who does)."""
+        audience = self.participation.audience()
+        if self.executor:
+            self.executor.receive(audience, message, self.current_round)
+        else:
+            for client in audience:
+                client.receive(message, self.current_round)
 
     # ---- uploads -----------------------------------------------------------------------------------------------------
 
@@ -163,6 +173,8 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
             self.uploaded_models, self._round_uploads = [], None
         for client in self.selected_clients:
             client.release()
+        if isinstance(self.clients, ManyClients):
+            self.clients.rest()
         if self.checkpoints:
             self.checkpoints.round_done(self, done)
 
@@ -177,8 +189,8 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     def train_clients(self) -> None:
         scored = self.current_round % self.eval_gap == 0
         after = self.round_uploads.train_all(scored)
-        joined = np.isin(np.arange(self.num_clients), [client.id for client in self.selected_clients])
-        self.record(rs_bytes_down=self.bytes_down, rs_joined=joined.astype(np.int8))
+        self.record(rs_bytes_down=self.bytes_down)
+        self.recorder.add_clients("rs_joined", [client.id for client in self.selected_clients])
         if scored:
             self.evaluation.after_training(after)
 
@@ -196,11 +208,16 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
         if self.recorder.path:
             self.recorder.save_model()
 
+    def lasting_clients(self) -> list[Any]:
+        """Those that hold something that a later round reads."""
+        clients = self.clients
+        return list(clients.present.values() if isinstance(clients, ManyClients) else clients)
+
     # ---- evaluation --------------------------------------------------------------------------------------------------
 
     def test_metrics(self) -> Lists:
-        """Per client: id, test samples, correct predictions, AUC times samples (PFLlib's four lists)."""
-        return self.evaluation.test(self.clients)
+        """Per scored client: id, test samples, correct predictions, AUC times samples (PFLlib's four lists)."""
+        return self.evaluation.test(self.evaluation.clients)
 
     def check_done(self, acc_lss: Any, top_cnt: int | None = None, div_value: float | None = None) -> bool:
         return is_done(acc_lss, top_cnt, div_value)

@@ -24,5 +24,5 @@ class FedCRL(PrototypeServer, Server):
 
     def score_download(self) -> None:
         super().score_download()
-        weights = [mixing_weight(client.shared, client.state, client.hp) for client in self.clients]
+        weights = [mixing_weight(client.shared, client.state, client.hp) for client in self.evaluation.clients]
         self.record(rs_crl_mix=np.array(torch.stack(weights).tolist()))

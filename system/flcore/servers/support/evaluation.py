@@ -1,22 +1,44 @@
 """How good the clients' models are: point A after the download, point B after local training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from flcore.utils.seeds import numpy_generator
 
 Lists = tuple[list[int], list[int], list[int], list[float]]  # ids, test samples, correct predictions, AUC times samples
 
 
 class Evaluation:
-    """Scores a server's clients and records the numbers."""
+    """Scores a server's clients and records the numbers.
+
+    Attributes:
+        sample: the numbers of the clients that are scored, ascending (``--eval_clients``); None: all.
+    """
 
     def __init__(self, server: Any) -> None:
         self.server = server
+        args, self.sample = server.args, None
+        if args.eval_clients and args.eval_clients < server.num_clients and not server.own_loop:
+            draw = numpy_generator(args.seed, server.times, "evaluation sample")
+            self.sample = np.sort(draw.choice(server.num_clients, args.eval_clients, replace=False))
+
+    @property
+    def clients(self) -> Sequence[Any]:
+        """The clients that are scored."""
+        server = self.server
+        return server.clients if self.sample is None else [server.clients[i] for i in self.sample.tolist()]
+
+    def scored(self, clients: Sequence[Any]) -> list[Any]:
+        """Those of the ``clients`` that are scored."""
+        return [client for client in clients if self.sample is None or client.id in self.sample]
 
     def test(self, clients: Sequence[Any]) -> Lists:
         """PFLlib's four lists, with an entry for each of the clients."""
         executor = self.server.executor
+        if not clients:
+            return [], [], [], []
         metrics = executor.test(clients) if executor else [client.test_metrics() for client in clients]
         correct, samples, aucs = zip(*metrics, strict=True)
         weighted = [auc * n for auc, n in zip(aucs, samples, strict=True)]
@@ -28,13 +50,13 @@ class Evaluation:
         return per_client(correct, samples)
 
     def after_download(self) -> None:
-        """Point A: all clients after the download, before training. The headline, PFLlib's convention."""
+        """Point A: after the download, before training. The headline, PFLlib's convention."""
         server = self.server
         _, samples, correct, aucs = server.test_metrics()
         accuracy, micro = per_client(correct, samples), ratio(sum(correct), sum(samples))
         worst, best = deciles(accuracy)
         if any(server.participation.attackers):
-            benign = ~np.array(server.participation.attackers)
+            benign = ~np.array(server.participation.attackers)[slice(None) if self.sample is None else self.sample]
             server.record(rs_benign_acc=ratio(np.sum(correct, where=benign), np.sum(samples, where=benign)))
         forgetting = self._score_before() - micro
         server.rs_test_acc.append(micro)
@@ -54,12 +76,15 @@ class Evaluation:
         rounds, after = (self.server.records.get(name) for name in ("rs_round", "rs_test_acc_after"))
         return after[-1] if after and rounds[-1] == self.server.current_round - 1 else float("nan")
 
-    def after_training(self, participants: Sequence[float]) -> None:
-        """Point B: the participants with their accuracies after local training, the others as they were at A."""
+    def after_training(self, participants: Mapping[int, float]) -> None:
+        """Point B: the participants with their accuracies after local training, the others as they were at A.
+
+        participants: the accuracies by the clients' numbers.
+        """
         server = self.server
-        accuracy = server.records["rs_client_acc"][-1].copy()
-        accuracy[[client.id for client in server.selected_clients]] = participants
-        sizes = np.array([client.test_samples for client in server.clients])
+        accuracy, ids = server.records["rs_client_acc"][-1].copy(), list(participants)
+        accuracy[ids if self.sample is None else np.searchsorted(self.sample, ids)] = list(participants.values())
+        sizes = np.array([client.test_samples for client in self.clients])
         micro = ratio(float(np.nansum(accuracy * sizes)), sizes.sum())
         server.record(rs_client_acc_after=accuracy, rs_test_acc_after=micro)
         losses = [client.train_loss for client in server.selected_clients]

@@ -1,13 +1,14 @@
 """Who takes part in a run and in each of its rounds: clients, slow ones, attackers, draws, dropped uploads."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from flcore.servers.support import faults
+from flcore.servers.support.clients import Maker, ManyClients
 from flcore.trainmodel.weights import Weights
 from flcore.utils.errors import UsageError
 from flcore.utils.seeds import numpy_generator
@@ -24,6 +25,7 @@ class Participation:
 
     def __init__(self, server: Any) -> None:
         self.server = server
+        self.forward: Any = None  # the network that the clients of a rule share
         self.attackers = [False] * server.num_clients
         if server.args.attack != "none":
             self.attackers = faults.chosen(server.num_clients, server.args.attack_rate, self._draw("attackers"))
@@ -33,38 +35,26 @@ class Participation:
 
     # ---- the clients of a run ----------------------------------------------------------------------------------------
 
+    def make_all(self, clientObj: Any) -> Sequence[Any]:
+        """The clients 0 .. num_clients - 1; with --eval_clients each one is made when it is used first."""
+        server, scored = self.server, self.server.evaluation.sample
+        if scored is None:
+            return self.make(clientObj, range(server.num_clients))
+        log.info(f"--eval_clients: {len(scored)} of {server.num_clients} clients are scored, always the same")
+        server.record(rs_scored=scored)
+        return ManyClients(server.num_clients, lambda i: self.make(clientObj, [i])[0], {0, *scored.tolist()})
+
     def make(self, clientObj: Any, ids: Iterable[int]) -> list[Any]:
         """Clients of the class ``clientObj`` with their data; those of a rule share one network."""
-        server, clients = self.server, []
-        forward = server.clients[0].forward if server.clients else None
-        for i in ids:
-            (x, y), test = (server.dataset.tensors(i, is_train, server.few_shot) for is_train in (True, False))
-            train = x, self._labels(y, i)
-            forward = forward or self._network(clientObj, x)
-            clients.append(
-                clientObj(
-                    server.args,
-                    id=i,
-                    train_samples=len(y),
-                    test_samples=len(test[1]),
-                    train_slow=i < server.num_clients and server.train_slow_clients[i],
-                    send_slow=i < server.num_clients and server.send_slow_clients[i],
-                    train_data=train,
-                    test_data=test,
-                    forward=forward,
-                    store=server.store,
-                )
-            )
-        return clients
+        server = self.server
+        slow = server.train_slow_clients, server.send_slow_clients
+        maker = Maker(server.args, clientObj, self.attackers, *slow)
 
-    def _labels(self, y: torch.Tensor, i: int) -> torch.Tensor:
-        """Client i's training labels, wrong where --label_noise or --attack labelflip ask for it."""
-        args, num_classes = self.server.args, self.server.num_classes
-        if args.label_noise:
-            y = faults.noisy_labels(y, args.label_noise, num_classes, self._draw(i, "label noise"))
-        if args.attack == "labelflip" and i < self.server.num_clients and self.attackers[i]:
-            y = faults.flipped_labels(y, num_classes)
-        return y
+        def network(x: torch.Tensor) -> Any:
+            self.forward = self.forward or self._network(clientObj, x)
+            return self.forward
+
+        return [maker.make(i, network, server.store) for i in ids]
 
     def _network(self, clientObj: Any, x: torch.Tensor) -> Any:
         """One network for all clients of a rule: it only lends its structure. None for others."""
@@ -80,12 +70,13 @@ class Participation:
             UsageError: there are no samples, or too few in a batch.
         """
         server, clients = self.server, self.server.clients
-        for part in ("train", "test"):
+        looked_at = [] if isinstance(clients, ManyClients) else clients  # of many each when it is used
+        for part in ("train", "test") if looked_at else ():
             if not any(getattr(client, f"{part}_samples") for client in clients):
                 raise UsageError(f"no client of {server.dataset} has {part} samples; make the data set again")
         if server.batch_size == 1 and clients[0].has_BatchNorm:
             raise UsageError("-lbs 1: this model has BatchNorm, which cannot train on one sample; use -lbs 2 or more")
-        idle = [client.id for client in clients if len(client.load_train_data()) == 0]
+        idle = [client.id for client in looked_at if len(client.load_train_data()) == 0]
         if idle:
             log.warning(f"warning: clients {idle} have too few samples for a training step and are only scored.")
 
@@ -126,7 +117,17 @@ class Participation:
         server.current_num_join_clients = number
         if number == server.num_clients:
             return list(server.clients)
-        return [server.clients[i] for i in sorted(draw.choice(server.num_clients, number, replace=False))]
+        return [server.clients[i] for i in sorted(draw.choice(server.num_clients, number, replace=False).tolist())]
+
+    def audience(self) -> Sequence[Any]:
+        """Who gets this round's message: all clients, so that all can be scored; of many those that are scored, and the
+        participants. The others take the message of the round that they are needed in.
+        """
+        server = self.server
+        if not isinstance(server.clients, ManyClients):
+            return server.clients
+        ids = {client.id for client in server.selected_clients}.union(server.evaluation.sample.tolist())
+        return [server.clients[i] for i in sorted(ids)]
 
     def arriving(self) -> list[Any]:
         """The participants whose upload is not lost: the share ``-cdr`` of them, rounded down, is, so never all."""

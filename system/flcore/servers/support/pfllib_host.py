@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ class PFLlibMethods:
 
     device: Any
     save_folder_name: str
-    clients: list[Any]
+    clients: Sequence[Any]
     new_clients: list[Any]
     weights: Weights
 

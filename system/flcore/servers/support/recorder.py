@@ -28,6 +28,16 @@ class Recorder:
         for name, value in values.items():
             self.server.records.setdefault(name, []).append(value)
 
+    def add_clients(self, name: str, ids: list[int]) -> None:
+        """Adds who of all clients is meant, as (clients,) of 0 and 1; where few of many are scored as (round, client)
+        pairs under ``<name>_clients``, so that a round's record does not grow with the clients.
+        """
+        server = self.server
+        if server.evaluation.sample is None:
+            self.add(**{name: np.isin(np.arange(server.num_clients), ids).astype(np.int8)})
+        for i in ids if server.evaluation.sample is not None else ():
+            self.add(**{f"{name}_clients": (server.current_round, i)})
+
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
     def client_done(self, number: int, participants: int) -> None:
@@ -51,7 +61,7 @@ class Recorder:
             self.add(rs_left_out_clients=(server.current_round, i))
         if server.client_drop_rate:
             lost = [client.id for client in server.selected_clients if client.id not in uploads.arriving]
-            self.add(rs_lost=np.isin(np.arange(server.num_clients), lost).astype(np.int8))
+            self.add_clients("rs_lost", lost)
         self.save()
         record = row(self.lists(), server.current_round)  # see `flcore.utils.records`
         wishes = [observer.on_round(record) for observer in server.observers]  # each hears of it

@@ -1,7 +1,7 @@
 """A round's participants on their way from training to the aggregation: who is left out, who is late, what arrives."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -70,13 +70,15 @@ class RoundUploads:
         self.added = names if len(parts) > 1 else []
         return parts
 
-    def train_all(self, scored: bool) -> list[float]:
-        """Trains the round's participants, part by part; their accuracies afterwards (point B) if they are ``scored``.
+    def train_all(self, scored: bool) -> dict[int, float]:
+        """Trains the round's participants, part by part; their accuracies afterwards (point B) if they are ``scored``,
+        by their numbers.
 
         Raises:
             RunError: none of them came out with finite values.
         """
-        server, selected, accuracies = self.server, self.server.selected_clients, []
+        server, selected = self.server, self.server.selected_clients
+        accuracies: dict[int, float] = {}
         count = iter(range(1, len(selected) + 1))
 
         def done() -> None:
@@ -89,7 +91,9 @@ class RoundUploads:
                 observer.on_training(part)
             self.train(part, done)
             if scored:
-                accuracies.extend(server.evaluation.accuracies(part))
+                measured = server.evaluation.scored(part)
+                found = server.evaluation.accuracies(measured)
+                accuracies |= {client.id: value for client, value in zip(measured, found, strict=True)}
             if number < len(parts):
                 self.accept(part)
                 for client in part:
@@ -98,7 +102,7 @@ class RoundUploads:
             raise server.diverged("no participant is left")
         return accuracies
 
-    def train(self, clients: list[Any], done: Callable[[], object]) -> list[Any]:
+    def train(self, clients: Sequence[Any], done: Callable[[], object]) -> list[Any]:
         """Trains the clients. One that comes out with values that are not finite is left out of this round and gets
         back what it had before; returned are the others.
         """

@@ -51,6 +51,7 @@ RESULTS = (
     flag("", "tensorboard", False, "TensorBoard's event files in tensorboard/ beside the results"),
     flag("", "wandb", False, "a run of Weights & Biases for each repeat"),
     flag("", "mlflow", False, "a run of MLflow for each repeat; in mlflow.db beside the results unless a URI is set"),
+    flag("", "eval_clients", 0, "score only so many clients, always the same, drawn by the seed; 0: all", least=0),
     flag("", "overwrite", False, "replace a result of the same name, also a finished one"),
     flag("", "reuse", False, "keep a finished result of the same settings and code; no new run"),
     flag("", "checkpoint_every", 0, "rounds between checkpoints, which go when the run is finished; 0: none", least=0),

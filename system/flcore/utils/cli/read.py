@@ -126,7 +126,7 @@ def _arguments(method: Any, given: Mapping[str, Any], notes: list[str]) -> Argum
     unused = {flag.name for flag in pfllib.IDLE}
     unused |= set() if method.head != "whole" else {"head"}
     if method.settings_class() is None:
-        unused |= {"optimizer", "local_momentum", "weight_decay"}  # it brings its own
+        unused |= {"optimizer", "local_momentum", "weight_decay", "eval_clients"}  # it brings its own
     else:
         unused |= single - own.keys()
         unused |= set() if method.prototypes else {flag.name for flag in ours.PROTOTYPES}

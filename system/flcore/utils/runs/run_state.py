@@ -37,7 +37,8 @@ def remembered(owner: Any) -> list[str]:
 def capture(server: Any, folder: Path) -> dict[str, Any]:
     """The state as JSON; its tensors are written to files in `folder`."""
     writer = Writer(folder)
-    shared = {id(client.shared): client.shared for client in server.clients}  # one message for all, as a rule
+    clients = server.lasting_clients()
+    shared = {id(client.shared): client.shared for client in clients}  # one message for all, as a rule
     numbers = {key: number for number, key in enumerate(shared)}
     state: dict[str, Any] = {
         "server": {name: writer.encode(getattr(server, name)) for name in remembered(server)},
@@ -47,8 +48,8 @@ def capture(server: Any, folder: Path) -> dict[str, Any]:
     state["common_files"] = writer.end_of_common()
     state["clients"] = [
         {name: writer.encode(getattr(client, name)) for name in remembered(client)}
-        | {"shared": numbers[id(client.shared)]}
-        for client in server.clients
+        | {"id": client.id, "shared": numbers[id(client.shared)]}
+        for client in clients
     ]
     writer.flush()
     return state | {"files": writer.files}
@@ -60,7 +61,8 @@ def restore(server: Any, state: Mapping[str, Any], reader: Reader) -> None:
         _set(server, name, reader.decode(state["server"][name]))
     messages = [reader.decode(message) for message in state["messages"]]
     random = reader.decode(state["random"])
-    for client, saved in zip(server.clients, state["clients"], strict=True):
+    for saved in state["clients"]:
+        client = server.clients[saved["id"]]
         for name in remembered(client):
             _set(client, name, reader.decode(saved[name]))
         client.shared = messages[saved["shared"]]
