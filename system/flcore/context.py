@@ -51,6 +51,9 @@ class RunContext:
         except KeyError:
             raise AttributeError(f"neither the run nor a flag has the name {name}") from None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "values": dict(self.values)}  # pickle knows no read-only views
+
     def __deepcopy__(self, memo: dict[int, Any]) -> RunContext:
         return self  # nothing in it changes: a copied client keeps its run
 

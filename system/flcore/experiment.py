@@ -20,6 +20,7 @@ from flcore.context import RunContext
 from flcore.data.ensure import ensure_dataset, known_datasets
 from flcore.executors.base import Executor
 from flcore.executors.loop import LoopExecutor
+from flcore.executors.ray_executor import RayExecutor
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.hyperparams import user_path
@@ -41,7 +42,7 @@ from flcore.utils.runs.record import RunFiles
 from flcore.utils.seeds import isolated, numpy_generator, seed_everything
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {
-    each.name: each for each in (LoopExecutor, ThreadsExecutor, StackedExecutor)
+    each.name: each for each in (LoopExecutor, ThreadsExecutor, StackedExecutor, RayExecutor)
 }
 COMMAND_LINE = {"quiet", "verbose", "log", "config"}
 FILES = (
@@ -213,7 +214,9 @@ class Experiment:
     def _server(self, context: RunContext) -> Any:
         args = context if self.method.settings_class() else context.namespace()  # a PFLlib-style pair may add to it
         server = self.method.server_class()(args, context.repeat)
-        options = {"stack_size": context.stack_size} if context.executor == "stacked" else {}
+        options = {"stack_size": context.stack_size} if context.executor in ("stacked", "ray") else {}
+        if context.executor == "ray":
+            options |= {"address": context.ray_address, "actors": context.ray_actors}
         server.executor = EXECUTORS[context.executor](**options)
         return server
 

@@ -142,8 +142,19 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
         if self.shared:
             personal -= {name for name in self.shared if name.startswith(self.replaced)}
             self.params = {n: value if n in personal else initial[n] for n, value in self.params.items()}
-        self._tensors, self.shared = {}, {}
+        self.without_data().shared = {}
         return bool(self.train_time_cost["num_rounds"]) and bool(self.state or personal - set(self.frozen))
+
+    def without_data(self) -> Client:
+        """Lets go of its data, which are read anew when they are needed."""
+        self._tensors = {}
+        return self
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has too few samples for a training step."""
+        size = self.train_samples if self.batch_size < 0 else min(self.batch_size, self.train_samples)
+        return size < (2 if self.has_BatchNorm else 1)
 
     def tensors(self, is_train: bool) -> Data:
         """All samples of one split: x (n, ...), y (n), read once and kept on the device."""

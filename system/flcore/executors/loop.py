@@ -28,7 +28,11 @@ class LoopExecutor:
 
     def test(self, clients: Sequence[Any]) -> list[Metrics]:
         """Test metrics of every client with its present weights."""
-        return [result for unit in units(clients) for result in score_unit(unit)]
+        return self.score(units(clients))
+
+    def score(self, units: Sequence[Sequence[Any]]) -> list[Metrics]:
+        """The same for clients in `units`, in whose order the results are."""
+        return [result for unit in units for result in score_unit(unit)]
 
     def close(self) -> None:
         pass

@@ -91,6 +91,9 @@ class StackedExecutor(LoopExecutor):
             found |= dict(zip(group, self._test_together([clients[i] for i in group]), strict=False))
         return [found[i] if i in found else client.test_metrics() for i, client in enumerate(clients)]
 
+    def score(self, units: Sequence[Sequence[Any]]) -> list[Metrics]:
+        return self.test([client for unit in units for client in unit])
+
     def _test_together(self, clients: list[Any]) -> list[Metrics]:
         """Nothing if it did not work."""
         rule = clients[0]

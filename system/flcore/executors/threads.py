@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flcore.clients.support.metrics import Metrics
-from flcore.executors.loop import LoopExecutor, score_unit, train_one, units
+from flcore.executors.loop import LoopExecutor, score_unit, train_one
 
 
 class ThreadsExecutor(LoopExecutor):
@@ -34,19 +34,19 @@ class ThreadsExecutor(LoopExecutor):
         for _ in self._pool.map(self._with_own_network(lambda unit: train_one(*unit)), alone):
             done()
 
-    def test(self, clients: Sequence[Any]) -> list[Metrics]:
-        if not all(client.parallel for client in clients):
-            return super().test(clients)
-        scored = self._pool.map(self._with_own_network(score_unit), units(clients))
+    def score(self, units: Sequence[Sequence[Any]]) -> list[Metrics]:
+        if not all(client.parallel for unit in units for client in unit):
+            return super().score(units)
+        scored = self._pool.map(self._with_own_network(score_unit), units)
         return [result for unit in scored for result in unit]
 
     def close(self) -> None:
         self._pool.shutdown()
 
-    def _with_own_network(self, work: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    def _with_own_network(self, work: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
         """``work`` on clients that share a network, with a copy of it that is the worker's own."""
 
-        def run(unit: list[Any]) -> Any:
+        def run(unit: Sequence[Any]) -> Any:
             shared = unit[0].forward
             if getattr(self._own, "source", None) is not shared:
                 self._own.source, self._own.forward = shared, copy.deepcopy(shared)

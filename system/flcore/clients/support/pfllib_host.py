@@ -98,6 +98,10 @@ class OwnTraining(Client):
         x, y = data
         return x.to(self.device), y.to(self.device)
 
+    @property
+    def idle(self) -> bool:
+        return len(self.load_train_data()) == 0
+
     def load_train_data(self, batch_size: int | None = None) -> Batches:
         self.passes += 1
         return self._batches(batch_size, self.passes)

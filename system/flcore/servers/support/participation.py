@@ -54,7 +54,8 @@ class Participation:
             self.forward = self.forward or self._network(clientObj, x)
             return self.forward
 
-        return [maker.make(i, network, server.store) for i in ids]
+        clients = (maker.make(i, network, server.store) for i in ids)
+        return [client.without_data() if server.args.executor == "ray" else client for client in clients]
 
     def _network(self, clientObj: Any, x: torch.Tensor) -> Any:
         """One network for all clients of a rule: it only lends its structure. None for others."""
@@ -76,7 +77,7 @@ class Participation:
                 raise UsageError(f"no client of {server.dataset} has {part} samples; make the data set again")
         if server.batch_size == 1 and clients[0].has_BatchNorm:
             raise UsageError("-lbs 1: this model has BatchNorm, which cannot train on one sample; use -lbs 2 or more")
-        idle = [client.id for client in looked_at if len(client.load_train_data()) == 0]
+        idle = [client.id for client in looked_at if client.idle]
         if idle:
             log.warning(f"warning: clients {idle} have too few samples for a training step and are only scored.")
 

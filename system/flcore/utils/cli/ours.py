@@ -8,8 +8,11 @@ from flcore.utils.cli.pfllib import flag
 GENERAL = (
     flag("-sd", "seed", 0, "seed of all randomness", least=0, most=2**63 - 1, words="from 0 to 2**63 - 1"),
     flag(
-        "-ex", "executor", "auto", "how the clients of a round are run", choices=("auto", "loop", "threads", "stacked")
+        *("-ex", "executor", "auto", "how the clients of a round are run"),
+        choices=("auto", "loop", "threads", "stacked", "ray"),
     ),
+    flag("", "ray_address", None, "cluster for -ex ray, such as auto; if not given, this machine", type=str),
+    flag("", "ray_actors", 0, "processes of -ex ray; 0: one a GPU with -dev cuda, else one a core", least=0),
     flag("", "stack_size", "auto", "clients at once with -ex stacked", type=int, least=1, also=("auto",)),
     flag("", "num_threads", 1, "threads inside one operation on the CPU", least=1, most=1024),
     flag("", "state_dir", None, "folder for what clients keep between rounds, instead of memory", type=Path),
