@@ -213,7 +213,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("old", metavar="OLD", help="a commit, branch or tag")
     parser.add_argument("new", metavar="NEW", help="another one; files that are not committed do not take part")
     parser.add_argument("--algorithms", nargs="+", default=[], help="default: all that both commits have")
-    parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
+    parser.add_argument(
+        "--executors", nargs="+", choices=EXECUTORS, default=[name for name in EXECUTORS if name != "ray"]
+    )
     parser.add_argument("--time", type=int, default=0, metavar="TURNS", help="turns of timed runs (0: none)")
     args = parser.parse_args(words[: words.index("--")] if extra else words)
     try:

@@ -45,6 +45,7 @@ def at_least_1(text: str) -> int:
 
 def read_arguments(argv: Sequence[str] | None, description: str | None = None) -> argparse.Namespace:
     executors = [*EXECUTORS, STAND_IN]
+    without_ray = [name for name in executors if name != "ray"]
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     what = parser.add_argument_group("what to measure (without any of these: --rounds)")
@@ -59,7 +60,7 @@ def read_arguments(argv: Sequence[str] | None, description: str | None = None) -
         metavar="NAME",
         help="algorithms, with flags of their own in quotation marks (FedAvg FedRep 'FedCPD --cpd_fd 0')",
     )
-    add("--executors", nargs="+", choices=executors, default=executors, help="what runs them (all)")
+    add("--executors", nargs="+", choices=executors, default=without_ray, help="what runs them (all but ray)")
     add("--repetitions", type=at_least_1, default=5, help="turns that count (5)")
     add("--pfllib", type=user_path, metavar="DIR", help="a checkout of PFLlib to compare with")
     add("-data", "--dataset", help="a data set; without it, images are made up")
