@@ -12,7 +12,9 @@ Exit status: 0 done (or nothing to do), 1 refused or failed, 2 not a PFLlib chec
 
 import sys
 
+from flcore.utils import console
 from pairs.command import main
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main())

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from flcore.experiment import Experiment
+from flcore.hyperparams import user_path
+from flcore.utils import console
 from flcore.utils.errors import RunError, report
 from flcore.utils.paths import REPO
 from flcore.utils.seeds import numpy_generator
@@ -103,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--participants", type=int, default=100, help="of a round; 0: a thousandth of the clients (100)")
     add("--algorithm", default="FedRep", help="method (FedRep)")
     add("--rounds", type=int, default=10, help="of each run; the first does not count (10)")
-    add("--data_dir", type=Path, default=REPO / "dataset", help="folder of the data sets")
+    add("--data_dir", type=user_path, default=REPO / "dataset", help="folder of the data sets")
     add("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.one:
@@ -136,4 +138,5 @@ def table(args: argparse.Namespace, words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    console.prepare()
     sys.exit(main())
