@@ -389,6 +389,8 @@ def test_a_data_set_tells_what_it_is_taken_for(root, mine, digits):
         "train/1.npz and test/2.npz hold the same samples",
         "1 of the 4 classes have no sample",
     ]
+    tiny.file(4, True).write_bytes(tiny.file(3, True).read_bytes()[:-1])
+    assert tiny.describe()[1][-1] == "train/ has the files of 5 clients, config.json says 4"
 
 
 @pytest.mark.parametrize(("dtype", "white"), [(np.uint8, 255), (np.uint16, 65535)])

@@ -84,6 +84,26 @@ def test_wrong_tables(table, changes, how, message):
         read_source(table(TABLE.assign(**changes)), Reading(**how))
 
 
+def test_keras_files_are_merged(tmp_path):
+    pixels = np.arange(80, dtype=np.uint8).reshape(5, 4, 4)
+    arrays = {"x_train": pixels[:3], "y_train": [4, 9, 4], "x_test": pixels[3:], "y_test": [9, 4]}
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    read = read_source(tmp_path / "mnist.npz")
+    np.testing.assert_array_equal(read.x[:, 0], pixels)
+    assert read.y.tolist() == [0, 1, 0, 1, 0] and read.class_names == ("4", "9")
+    np.savez(tmp_path / "mnist.npz", **arrays | {"x_test": pixels[3:, 1:]})
+    with pytest.raises(UsageError, match=r"x_train is \(3, 4, 4\), x_test \(2, 3, 4\): of another shape"):
+        read_source(tmp_path / "mnist.npz")
+    np.savez(tmp_path / "words.npz", x=pixels[:4], y=np.array([b"b", b"a", b"b", b"a"]))
+    assert read_source(tmp_path / "words.npz").class_names == ("a", "b")
+
+
+def test_columns_may_be_separated_by_semicolons(tmp_path):
+    rows = [f"{a};{b};{kind}" for (a, b), kind in zip(X.tolist(), TABLE["kind"], strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["width;height;label", *rows]), encoding="utf-8-sig")
+    np.testing.assert_array_equal(read_source(tmp_path / "t.csv").x, X)
+
+
 def test_a_file_that_is_no_table(tmp_path):
     (tmp_path / "t.csv").write_text('a,b\n1,2\n1,2,3\n"')
     (tmp_path / "t.parquet").write_bytes(b"PAR1 nothing")

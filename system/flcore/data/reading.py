@@ -147,7 +147,7 @@ class DataSet(str):
             notes = ", scaled from whole numbers" * pixels + f" in {file.parent.name}/{file.name}"
         text = describe(count or 0, self.shape(), self.class_names(), limits)
         text = text if count else text.partition(" ")[2]
-        warnings = [unusual(limits), self._twins(), self._unseen()]
+        warnings = [unusual(limits), self._twins(), self._unseen(), self._beyond()]
         clients = f"{config['num_clients']} client{'s' * (config['num_clients'] != 1)}"
         return f"{self}: {clients}, {text}{notes}", [warning for warning in warnings if warning]
 
@@ -174,6 +174,12 @@ class DataSet(str):
             return ""
         unseen = config["num_classes"] - len(seen)
         return f"{unseen} of the {config['num_classes']} classes have no sample" if unseen > 0 else ""
+
+    def _beyond(self) -> str:
+        """A sentence about files of more clients than config.json says."""
+        names = [path.stem for path in (self.folder / "train").glob("*.npz")]
+        there, told = sum(name.isdecimal() for name in names), self.config()["num_clients"]
+        return f"train/ has the files of {there} clients, config.json says {told}" if there > told else ""
 
     def digest(self) -> str:
         """SHA-256 over the names and contents of all partition files: the same data, the same digest.

@@ -183,6 +183,8 @@ def labelled(labels: Array, count: int, path: Path, what: str = "y") -> tuple[Ar
     check_labels(labels, count, f"{path}", what)
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         labels = labels.astype(np.int64)
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8", "replace")
     if labels.dtype.kind in "UO":
         if missing := [index for index, label in enumerate(labels) if not isinstance(label, str) or not label.strip()]:
             raise UsageError(f"{path}: {what} of sample {missing[0]} is {labels[missing[0]]!r}, no name of a class")

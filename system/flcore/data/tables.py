@@ -18,9 +18,17 @@ TABLES = {".csv", ".tsv", ".parquet"}
 
 
 def read_npz(path: Path, label_column: str | None = None, user_column: str | None = None) -> Samples:
-    """An .npz with images or vectors x and labels y (or the array named by `label_column`), and maybe users."""
-    content = load_npz(path)
-    label = label_column or "y"
+    """An .npz with images or vectors x and labels y (or the array named by `label_column`), and maybe users.
+
+    x_train, y_train, x_test and y_test, as Keras writes them, are merged.
+    """
+    content, label = load_npz(path), label_column or "y"
+    if {"x_train", "y_train", "x_test", "y_test"} <= set(content):
+        parts = {name: [content[f"{name}_train"], content[f"{name}_test"]] for name in ("x", "y")}
+        for name, (train, test) in parts.items():
+            if train.shape[1:] != test.shape[1:]:
+                raise UsageError(f"{path}: {name}_train is {train.shape}, {name}_test {test.shape}: of another shape")
+            content[name] = np.concatenate([train, test])
     _needs(path, content, "x", label, *([user_column] if user_column else []))
     return _from_arrays(path, content["x"], content[label], content[user_column] if user_column else None, label)
 
@@ -99,7 +107,9 @@ def _load(path: Path) -> "pd.DataFrame":
     try:
         if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
-        return pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+        with open(path, encoding="utf-8-sig") as file:
+            header = file.readline(10**6)
+        return pd.read_csv(path, sep=max(",;\t", key=header.count), encoding="utf-8-sig")
     except ImportError:
         raise UsageError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow") from None
     except Exception as error:  # a damaged file can make any operation fail in any way
