@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from flcore.context import RunContext
 from flcore.result import Repeat, Result
-from flcore.utils.console import SHOWN
+from flcore.utils.errors import SHOWN
 from flcore.utils.records import row, shown
 from flcore.utils.runs.read import best_lines, read_accuracies
 

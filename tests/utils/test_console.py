@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from flcore.utils import console
-from flcore.utils.errors import UsageError
+from flcore.utils.errors import UsageError, report
 
 
 @pytest.fixture
@@ -63,15 +63,15 @@ def test_a_log_has_everything_also_from_before_it_was_named(tmp_path, capsys):
         shown.choose(logging.WARNING, tmp_path / "new" / "a.log")
         log.debug("detail")
         log.warning("größer")
-        logging.getLogger(console.SHOWN).info("printed by somebody else")
+        report(UsageError("no such thing"))
     lines = (tmp_path / "new" / "a.log").read_text(encoding="utf-8").splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == [
         "INFO early",
         "DEBUG detail",
         "WARNING größer",
-        "INFO printed by somebody else",
+        "INFO error: no such thing",
     ]
-    assert capsys.readouterr() == ("early\n", "größer\n")
+    assert capsys.readouterr() == ("early\n", "größer\nerror: no such thing\n")
 
 
 def test_a_log_that_cannot_be_written_is_refused_and_one_that_breaks_given_up(tmp_path, capsys):

@@ -12,9 +12,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from flcore.utils.errors import UsageError
-
-SHOWN = "flcore.shown"  # the logger of what an observer prints by itself: for --log alone
+from flcore.utils.errors import SHOWN, UsageError
 
 
 class Messages(logging.Handler):

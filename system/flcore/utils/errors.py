@@ -1,8 +1,11 @@
 """The two ways a command may end early. main and the scripts print the message alone and exit with `exit_code`."""
 
 import difflib
+import logging
 import sys
 from collections.abc import Iterable
+
+SHOWN = "flcore.shown"  # the logger of what is printed by itself: for --log alone
 
 
 class UsageError(Exception):
@@ -37,4 +40,5 @@ def report(error: Exception) -> int:
     elif not isinstance(error, UsageError | RunError | OSError):  # OSError: no space, no permission
         raise error
     print(f"error: {text}", file=sys.stderr)
+    logging.getLogger(SHOWN).info(f"error: {text}")
     return code
