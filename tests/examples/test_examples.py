@@ -87,3 +87,22 @@ def test_following_the_readme_leaves_the_suite_green(tmp_path):
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "-k", "RepProx or repprox or algorithms or pair",
         "tests/test_registry.py", "tests/repo", "tests/executors", "tests/clients/test_repprox.py",
     )  # fmt: skip
+
+
+def test_an_array_of_slurm_runs_every_method_with_every_seed(tmp_path):
+    """With stand-ins for Slurm's commands; a Ray cluster in a job is only read."""
+    (tmp_path / "srun").write_text('#!/usr/bin/env bash\necho "$PWD: $@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(REPO)}
+    runs = set()
+    for index in range(8):
+        command = ["bash", EXAMPLES / "slurm" / "sweep.sh", "-data", "Digits"]
+        done = subprocess.run(
+            command, env=environment | {"SLURM_ARRAY_TASK_ID": str(index)}, capture_output=True, text=True, check=True
+        )
+        where, words = done.stdout.strip().split(": ")
+        assert where == str(REPO / "system")
+        Experiment.from_argv(words.split()[2:])
+        runs.add(re.search(r"-algo (\w+) -sd (\d)", words).groups())
+    assert runs == {(name, seed) for name in ("FedCPD", "FedRep", "FedAvg", "Local") for seed in "01"}
+    subprocess.run(["bash", "-n", EXAMPLES / "slurm" / "ray.sh"], check=True)

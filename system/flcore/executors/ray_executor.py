@@ -54,7 +54,7 @@ class Slot:
 class RayExecutor(LoopExecutor):
     """
     Args:
-        address: of a cluster, such as "auto" or "ray://host:10001"; None: one of this machine alone, for this run.
+        address: of a cluster, such as "auto" or "host:6379"; None: one of this machine alone, for this run.
         actors: how many; 0: one a GPU with -dev cuda, else one a core.
         stack_size: see `StackedExecutor`.
 
