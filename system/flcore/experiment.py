@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.hyperparams import user_path
 from flcore.observers import Observer
+from flcore.predictor import Network, Predictors
 from flcore.result import Repeat, Result
+from flcore.servers.support import predictors
 from flcore.trackers import trackers
 from flcore.trainmodel.build import MODELS, split_head
 from flcore.trainmodel.network import Wanted, prepare
@@ -211,6 +214,38 @@ class Experiment:
             model.eval()(torch.zeros(1, *shape).to(device))  # tensors that it makes itself may lie elsewhere
         return model.train()
 
+    def predictor_network(
+        self, shape: tuple[int, ...], class_names: Sequence[str], device: torch.device, weights: nn.Module | None = None
+    ) -> Network:
+        """The network that a client's predictor runs on, for samples of ``shape``.
+
+        weights: the network if it is there already; its values do not matter.
+        """
+        with isolated():
+            model = weights or self._network(shape, len(class_names), device)
+            known = {**self.values, "device": device, "model": model, "num_classes": len(class_names)}
+            args = SimpleNamespace(**known, module_seed=0)
+            rule = self.method.server_class().rule
+            forward = rule.network(args, torch.zeros(1, *shape))
+            return Network(rule, forward, rule.hyperparameters(args), shape, tuple(class_names), device)
+
+    def _save_models(self, server: Any, files: RunFiles | None) -> Predictors | None:
+        """Keeps the trained models of a run that has ended, on disk where it has files."""
+        context, names = server.args, server.args.dataset.class_names()
+        if self.values["save_models"] == "none" or not predictors.has_predictors(server):
+            return None
+        if not files:
+            network = partial(self.predictor_network, context.shape, names, context.device, context.model)
+            kept = predictors.in_memory(server)
+            return Predictors(lambda: (network(), kept))
+        run = {key: files.info[key] for key in ("settings_digest", "repeat", "start")}
+        predictors.write(server, files.h5, run, shape=context.shape, class_names=names)
+        return self._predictors(files.h5, context.shape, names, context.device)
+
+    def _predictors(self, h5: Path, *about: Any) -> Predictors:
+        """The trained models beside a result file; `about`: the arguments of `predictor_network`."""
+        return Predictors(lambda: (self.predictor_network(*about), predictors.Models(h5, about[-1])))
+
     def _server(self, context: RunContext) -> Any:
         args = context if self.method.settings_class() else context.namespace()  # a PFLlib-style pair may add to it
         server = self.method.server_class()(args, context.repeat)
@@ -238,7 +273,9 @@ class Experiment:
                 if files:
                     goal = files.goal
                 if files and files.reused:
-                    repeats.append(Repeat(repeat, read_run(files.h5).arrays, files.info, files.h5))
+                    about = prepared["shape"], prepared["dataset"].class_names(), prepared["device"]
+                    models = self._predictors(files.h5, *about)
+                    repeats.append(Repeat(repeat, read_run(files.h5).arrays, files.info, files.h5, models))
                 else:
                     repeats.append(self._repeat(prepared, repeat, files, observers))
             result = Result(tuple(repeats), prepared["settings"])
@@ -265,7 +302,7 @@ class Experiment:
             arguments |= self.places
             point = "A: after download, before training"
             files.update(**run_info({"arguments": arguments, "given": self.given, "evaluation_point": point}))
-        status, server, told = "failed", None, list[Observer]()
+        status, server, models, told = "failed", None, None, list[Observer]()
         try:
             with files.recording(self.values["keep_checkpoint"]) if files else nullcontext():
                 context = self._context(prepared, repeat, result_path=files.h5 if files else None)
@@ -282,6 +319,7 @@ class Experiment:
                 status = "stopped" if server.recorder.stopped else "finished"
                 if files:
                     files.stopped = server.recorder.stopped
+                models = self._save_models(server, files)
         except KeyboardInterrupt:
             status = "interrupted"
             raise
@@ -290,7 +328,7 @@ class Experiment:
                 server.executor.close()
             arrays = as_arrays(server.recorder.lists()) if server else {}
             info = {**(files.info if files else {}), "status": status}
-            done = Repeat(repeat, arrays, info, files.h5 if files else None)
+            done = Repeat(repeat, arrays, info, files.h5 if files else None, models)
             for observer in told:
                 observer.on_end(done)
         if files:

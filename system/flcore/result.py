@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flcore.predictor import Predictor, Predictors
+from flcore.utils.errors import UsageError
 from flcore.utils.runs.read import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Curve = NDArray[np.float64]
+NO_MODELS = "save_models is none, the run is not finished, or its clients bring a `train` of their own, as PFLlib's do"
 
 
 class Curves:
@@ -57,12 +60,24 @@ class Repeat(Curves):
     arrays: what the .h5 file holds, by PFLlib's names and ours (docs/results.md).
     info: what run.json says.
     path: the .h5 file; None where nothing is written.
+    predictors: the clients' trained models.
     """
 
     repeat: int
     arrays: Mapping[str, NDArray[Any]] = field(repr=False)
     info: Mapping[str, Any] = field(repr=False)
     path: Path | None
+    predictors: Predictors | None = field(default=None, repr=False, compare=False)
+
+    def client(self, client: int) -> Predictor:
+        """The trained model of one client, as it was scored last.
+
+        Raises:
+            UsageError: there is none, or its files cannot be used.
+        """
+        if self.predictors is None:
+            raise UsageError(f"there are no trained models: {NO_MODELS}")
+        return self.predictors[client]
 
     def curve(self, name: str) -> Curve:
         return np.asarray(self.arrays.get(name, ()), dtype=np.float64)
@@ -80,10 +95,11 @@ class Repeat(Curves):
 
     @property
     def paths(self) -> dict[str, Path]:
-        """The files that there are: results, run (run.json) and model (what the clients got last)."""
+        """The files that there are: results, run (run.json), model (what the clients got last) and models (a folder
+        with every client's)."""
         if self.path is None:
             return {}
-        endings = {"results": ".h5", "run": ".run.json", "model": ".pt"}
+        endings = {"results": ".h5", "run": ".run.json", "model": ".pt", "models": ".models"}
         found = {name: self.path.with_suffix(ending) for name, ending in endings.items()}
         return {name: path for name, path in found.items() if path.exists()}
 
@@ -100,6 +116,10 @@ class Result(Curves):
 
     repeats: tuple[Repeat, ...]
     settings: Mapping[str, Any] = field(repr=False)
+
+    def client(self, client: int) -> Predictor:
+        """The trained model of one client, of the first repeat: `result.client(3).predict(images)`."""
+        return self.repeats[0].client(client)
 
     def curve(self, name: str) -> Curve:
         curves = [repeat.curve(name) for repeat in self.repeats]

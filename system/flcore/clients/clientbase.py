@@ -164,12 +164,9 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
         return self._tensors[is_train]
 
     def _place(self, data: Data) -> Data:
-        """On the device, and on a CPU in the memory layout that the model is fastest with: convolutions follow it."""
+        """On the device."""
         x, y = (part.to(self.device) for part in data)
-        layout = getattr(getattr(self.args.model, "base", None), "layout", None)
-        if isinstance(layout, torch.memory_format) and x.device.type == "cpu" and x.dim() == 4:
-            x = torch.empty(x.shape, dtype=x.dtype, memory_format=layout).copy_(x)
-        return x, y
+        return laid_out(x, self.args.model), y
 
     @property
     def data(self) -> Data:
@@ -231,6 +228,14 @@ class Client(pfllib_host.PFLlibMethods, LocalRule):
     def test_metrics(self) -> Metrics:
         """Correct predictions, number of samples, AUC; see `metrics`."""
         return metrics(*self.scores(is_train=False))
+
+
+def laid_out(x: Tensor, net: nn.Module) -> Tensor:
+    """Samples, on a CPU in the memory layout that the network is fastest with: convolutions follow it."""
+    layout = getattr(getattr(net, "base", None), "layout", None)
+    if isinstance(layout, torch.memory_format) and x.device.type == "cpu" and x.dim() == 4:
+        x = torch.empty(x.shape, dtype=x.dtype, memory_format=layout).copy_(x)
+    return x
 
 
 def same_objects(some: Tensors, others: Tensors) -> bool:

@@ -51,6 +51,7 @@ FAULTS = (
 )
 RESULTS = (
     flag("", "results_dir", paths.RESULTS, "folder of the results", type=Path),
+    flag("", "save_models", "last", "the clients' trained models beside the result", choices=("none", "last")),
     flag("", "tensorboard", False, "TensorBoard's event files in tensorboard/ beside the results"),
     flag("", "wandb", False, "a run of Weights & Biases for each repeat"),
     flag("", "mlflow", False, "a run of MLflow for each repeat; in mlflow.db beside the results unless a URI is set"),

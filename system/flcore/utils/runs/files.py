@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,7 +77,7 @@ def as_arrays(lists: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
 def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
     """Writes one data set per entry whole, see `as_arrays`.
 
-    A model saved beside it (.pt) belongs to the arrays that are replaced, and goes with them.
+    Models saved beside it (.pt, .models/) belong to the arrays that are replaced, and go with them.
     """
     content = io.BytesIO()  # HDF5 has no OSError for a disk that is full when the file is closed
     with h5py.File(content, "w") as file:
@@ -85,3 +86,9 @@ def write_h5(path: Path | str, arrays: Mapping[str, ArrayLike]) -> None:
     with whole_file(Path(path)) as temporary:
         temporary.write_bytes(content.getbuffer())
     Path(path).with_suffix(".pt").unlink(missing_ok=True)
+    shutil.rmtree(models_folder(Path(path)), ignore_errors=True)
+
+
+def models_folder(h5: Path) -> Path:
+    """Where the clients' trained models lie (servers/support/predictors.py)."""
+    return h5.with_suffix(".models")

@@ -174,7 +174,7 @@ class Reader:
     def __init__(self, folder: Path, files: list[dict[str, Any]], common: int, device: Any) -> None:
         self.folder, self.files, self.common, self.device = folder, files, common, device
         self._open: dict[int, dict[int, Tensor]] = {}
-        self._stored: dict[str, Tensor] = {}  # of the file opened last, before somebody asked for them
+        self._stored: dict[int, dict[str, Tensor]] = {}  # likewise, before somebody asked for them
         for number, file in enumerate(files):
             if hashlib.sha256((folder / _piece(number)).read_bytes()).hexdigest() != file["sha256"]:
                 raise UnusableError(f"{_piece(number)} is damaged (its digest differs)")
@@ -197,12 +197,13 @@ class Reader:
     def _tensor(self, number: int, order: list[int] | None, device: Any) -> Tensor:
         piece = max(i for i, file in enumerate(self.files) if file["first"] <= number)
         if piece not in self._open:
-            self._open = {i: tensors for i, tensors in self._open.items() if i < self.common}
+            for other in [i for i in self._open if i >= self.common]:
+                del self._open[other], self._stored[other]
             self._open[piece] = {}
-            self._stored = read_tensors((self.folder / _piece(piece)).read_bytes())
+            self._stored[piece] = read_tensors((self.folder / _piece(piece)).read_bytes())
         tensors = self._open[piece]
         if number not in tensors:  # all its owners share one object
-            tensors[number] = unpack(self._stored.pop(str(number)).to(device), order)
+            tensors[number] = unpack(self._stored[piece].pop(str(number)).to(device), order)
         return tensors[number]
 
 
