@@ -47,6 +47,7 @@ from flcore.utils.seeds import isolated, numpy_generator, seed_everything
 EXECUTORS: dict[str, Callable[..., Executor]] = {
     each.name: each for each in (LoopExecutor, ThreadsExecutor, StackedExecutor, RayExecutor)
 }
+UNLESS_GIVEN = ("model_args", "head", "pretrained", "eval_clients", "validation")  # no settings while they are off
 COMMAND_LINE = {"quiet", "verbose", "log", "config"}
 FILES = (
     "tensorboard",
@@ -106,9 +107,7 @@ class Experiment:
         self.method: registry.Method = arguments.method
         values = arguments.values
         self.given = arguments.given
-        self.used = arguments.used - {
-            name for name in ("model_args", "head", "pretrained", "eval_clients") if not values[name]
-        }
+        self.used = arguments.used - {name for name in UNLESS_GIVEN if not values[name]}
         if values["local_momentum"] and values["optimizer"] != "sgd":
             raise UsageError(f"--local_momentum is for --optimizer sgd; {values['optimizer']} has moments of its own")
         self.source = source_of(model or values["model"], read_arguments(values["model_args"]))
@@ -171,6 +170,7 @@ class Experiment:
         clients, new, classes = (values[name] for name in ("num_clients", "num_new_clients", "num_classes"))
         wanted = None if clients is None else clients + new
         dataset = ensure_dataset(values["dataset"], wanted, values["data_dir"], log.info, new)
+        dataset.validation = values["validation"]
         config = dataset.config()
         if clients is None:
             clients = config["num_clients"] - new
@@ -215,7 +215,7 @@ class Experiment:
         return model.train()
 
     def predictor_network(
-        self, shape: tuple[int, ...], class_names: Sequence[str], device: torch.device, weights: nn.Module | None = None
+        self, shape: tuple[int, ...], class_names: Sequence[str], device: torch.device, weights: Any = None
     ) -> Network:
         """The network that a client's predictor runs on, for samples of ``shape``.
 

@@ -66,6 +66,7 @@ def data_of(run: Run) -> DataSet:
     """
     experiment = experiment_of(run)
     data = DataSet(experiment.values["dataset"], experiment.values["data_dir"])
+    data.validation = experiment.values["validation"]
     if data.digest() != run.info["settings"].get("data_digest"):
         raise UsageError(f"the data set in {data.folder} is no longer the one that {run.path} was made with")
     return data

@@ -23,7 +23,7 @@ from flcore.utils.errors import UsageError
 MOST_PIXELS = 2**24  # of one image
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # whatever the name says: others may start programs
-_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 @dataclass
@@ -81,7 +81,7 @@ def read_tiny_imagenet(folder: Path, size: tuple[int, int] | None = None) -> Sam
         for line in (root / "words.txt").read_text(encoding="utf-8", errors="replace").splitlines():
             number, _, name = line.partition("\t")
             words[number] = name.partition(",")[0]
-    files = [(label, file) for label, own in enumerate(ids) for file in _pictures(root / "train" / own)[0]]
+    files = [(label, file) for label, own in enumerate(ids) for file in pictures_below(root / "train" / own)[0]]
     lacking = set(range(len(ids))) - {label for label, _ in files}
     if lacking:
         raise UsageError(f"{root} lacks the images of train/{ids[min(lacking)]}: unpack the official file again")
@@ -158,7 +158,7 @@ def _found(folder: Path, user_folders: bool) -> _Found:
     splits.sort(key=lambda entry: not entry.name.lower().startswith("train"))  # training first, as PFLlib merges
     if not splits and len(inside) > 1 and {entry.name.lower() for entry in inside} <= SPLITS:
         raise UsageError(f"{top}: {', '.join(entry.name for entry in inside)} hold no folders of classes")
-    others = [entry for entry in inside if splits and entry not in splits and _pictures(entry)[0]]
+    others = [entry for entry in inside if splits and entry not in splits and pictures_below(entry)[0]]
     unlabelled = [entry for entry in others if entry.name.lower() in SPLITS]
     if splits and len(others) > len(unlabelled):
         names = ", ".join(printable(entry.name) for entry in others if entry not in unlabelled)
@@ -175,7 +175,7 @@ def _found(folder: Path, user_folders: bool) -> _Found:
             found.notes.append(f"images in {root} itself, outside any class, are passed over")
         for user in _folders(root) if user_folders else [root]:
             for entry in _folders(user):
-                pictures, other = _pictures(entry)
+                pictures, other = pictures_below(entry)
                 passed.update(file.suffix.lower() or "without suffix" for file in other)
                 empty += [str(entry.relative_to(top))] * (not pictures)
                 held.setdefault(root.name, set()).update([entry.name] * bool(pictures))
@@ -213,12 +213,12 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _own_pictures(folder: Path) -> bool:
-    return any(entry.suffix.lower() in _PICTURES and entry.is_file() for entry in folder.iterdir())
+    return any(entry.suffix.lower() in PICTURES and entry.is_file() for entry in folder.iterdir())
 
 
-def _pictures(folder: Path) -> tuple[list[Path], list[Path]]:
+def pictures_below(folder: Path) -> tuple[list[Path], list[Path]]:
     """The image files in a folder and below, in a fixed order, and the other files; hidden ones are neither."""
     if not folder.is_dir():
         return [], []
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
-    return [f for f in files if f.suffix.lower() in _PICTURES], [f for f in files if f.suffix.lower() not in _PICTURES]
+    return [f for f in files if f.suffix.lower() in PICTURES], [f for f in files if f.suffix.lower() not in PICTURES]

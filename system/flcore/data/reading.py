@@ -39,13 +39,19 @@ class DataSet(str):
     Args:
         name: the folder's name; a `DataSet` keeps its root unless another is given.
         root: the folder of the data sets; by default dataset/ of this checkout.
+
+    Attributes:
+        validation: this share of every client's training part is read in place of its test part, and what is left of
+            the training part; 0: all of both.
     """
 
     root: Path
+    validation: float
 
     def __new__(cls, name: str, root: Path | str | None = None) -> DataSet:
         self = super().__new__(cls, name)
         self.root = Path(getattr(name, "root", DATASET) if root is None else root)
+        self.validation = getattr(name, "validation", 0.0)
         return self
 
     @property
@@ -212,12 +218,17 @@ class DataSet(str):
     def read(self, idx: int, is_train: bool = True) -> dict[str, NDArray[Any]]:
         """Client `idx`'s training or test images: {"x": float32 (n, *shape), "y": int64 (n)}.
 
-        Images of type uint8 or uint16 are scaled to [-1, 1], as the generators do.
+        Images of type uint8 or uint16 are scaled to [-1, 1], as the generators do. What `validation` takes away is
+        drawn by the client's number alone.
 
         Raises UsageError naming the file if it is missing, damaged, or holds what cannot be trained on.
         """
-        path, config = self.file(idx, is_train), self.config()
+        path, config = self.file(idx, is_train or self.validation > 0), self.config()
         x, y = read_partition(path)
+        if self.validation:
+            order = np.random.default_rng([0, idx]).permutation(len(y))
+            kept = int((1 - self.validation) * len(y) + 1e-9)
+            x, y = (values[order[:kept] if is_train else order[kept:]] for values in (x, y))
         shape = self.shape()
         if not len(x):
             x = x.reshape(0, *shape)  # other tools write (0,) for a client without images

@@ -17,6 +17,12 @@ GENERAL = (
     flag("", "num_threads", 1, "threads inside one operation on the CPU", least=1, most=1024),
     flag("", "state_dir", None, "folder for what clients keep between rounds, instead of memory", type=Path),
     flag("", "state_cache", 64, "clients in memory with --state_dir; take at least one a core", least=1),
+    flag(
+        *("", "validation", 0.0),
+        "share of every client's training part on which it is tested, in place of its test part: for choosing settings",
+        least=0,
+        below=1,
+    ),
     flag("", "data_dir", paths.DATASET, "folder of the data sets", type=Path),
     flag("", "config", None, "TOML file of flags by their long names; those on the command line win", type=Path),
     flag("", "quiet", False, "print warnings and the summary alone"),
