@@ -32,7 +32,7 @@ MOST = 20  # predictions that are printed, and classes of a confusion matrix
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    args = _parser().parse_args(argv)
+    args = _parser().parse_intermixed_args(argv)
     try:
         with console.messages():
             _predict(args)

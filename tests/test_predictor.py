@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 from flcore.data.reading import DataSet
 from flcore.experiment import Experiment
 from flcore.registry import METHODS
 from flcore.saved import data_of, load_result
+from flcore.servers.support.predictors import Models
+from flcore.utils.errors import UsageError
 from flcore.utils.runs.read import read_run
 from support import SHORT
 
@@ -61,3 +64,36 @@ def test_without_files_they_are_in_memory(run, data_root):
     np.testing.assert_allclose(likely.sum(1), 1)
     np.testing.assert_array_equal(likely.argmax(1), made.client(0).predict(images))
     assert made.client(0).embeddings(images).shape == (len(images), 512)
+
+
+def test_of_many_clients_those_are_kept_that_are_scored(run, tmp_path, data_root):
+    made = run("FedRep", tmp_path, eval_clients=2)
+    kept = list(Models(made.repeats[0].path, torch.device("cpu")))
+    with pytest.raises(UsageError, match=f"there are models of the clients {kept[0]}, {kept[1]}"):
+        made.client(min(set(CLIENTS) - set(kept)))
+    scores = [DataSet("Skewed", data_root).read(i, is_train=False) for i in kept]
+    right = [np.mean(made.client(i).predict(own["x"]) == own["y"]) for i, own in zip(kept, scores, strict=True)]
+    np.testing.assert_array_equal(right, made.client_accuracies)
+
+
+def test_no_models_where_none_are_wanted(run, tmp_path):
+    made = run("FedAvg", tmp_path, save_models="none")
+    assert "models" not in made.paths[0]
+    with pytest.raises(UsageError, match="save_models is none"):
+        made.client(0)
+
+
+def test_validation_takes_a_part_of_the_training_data_and_no_test_data(run, data_root):
+    """The training parts have 23, 12, 7 and 31 samples, of which 18, 9, 5 and 24 stay."""
+    data = DataSet("Skewed", data_root)
+    part = DataSet(data)
+    part.validation = 0.2
+    for client, kept in zip(CLIENTS, (18, 9, 5, 24), strict=True):
+        own, rest, whole = part.read(client)["x"], part.read(client, is_train=False)["x"], data.read(client)["x"]
+        assert len(own) == kept
+        assert {x.tobytes() for x in (*own, *rest)} == {x.tobytes() for x in whole} and len(own) + len(rest) == len(
+            whole
+        )
+    made = run("FedAvg", None, validation=0.2)
+    np.testing.assert_array_equal(accuracies(made, part), made.client_accuracies)
+    assert made.settings["validation"] == 0.2 and "validation" not in run("FedAvg", None, global_rounds=0).settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flcore.clients.clientbase import Client, laid_out
 from flcore.data.samples import scaled
-from flcore.servers.support.predictors import Kept, Models
+from flcore.servers.support.predictors import Kept
 from flcore.trainmodel.forward import PASS_BATCH, Forward
 from flcore.utils.errors import UsageError
 
@@ -104,15 +104,17 @@ class Predictors:
         find: gives the network, and every client's tensors.
     """
 
-    def __init__(self, find: Callable[[], tuple[Network, Models | Sequence[Kept]]]) -> None:
+    def __init__(self, find: Callable[[], tuple[Network, Mapping[int, Kept]]]) -> None:
         self._find = find
-        self._found: tuple[Network, Models | Sequence[Kept]] | None = None
+        self._found: tuple[Network, Mapping[int, Kept]] | None = None
 
     def __getitem__(self, client: int) -> Predictor:
         self._found = self._found or self._find()
         network, clients = self._found
-        if not 0 <= client < len(clients):
-            raise UsageError(f"client {client}: there are the clients 0 to {len(clients) - 1}")
+        if client not in clients:
+            known = sorted(clients)
+            words = f"{known[0]} to {known[-1]}" if known[-1] < len(known) else ", ".join(map(str, known[:10]))
+            raise UsageError(f"client {client}: there are models of the clients {words}")
         return Predictor(client, network, clients[client])
 
 

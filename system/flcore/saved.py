@@ -79,7 +79,7 @@ def _models_of(run: Run, device: torch.device) -> tuple[Network, Models]:
     shape, names = models.about.get("shape"), models.about.get("class_names")
     network = experiment_of(run).predictor_network(tuple(_list(shape, run)), _list(names, run), device)
     own = {name: value.shape for name, value in network.forward.net.state_dict().items()}
-    if wrong := [name for name, value in models[0]["params"].items() if own.get(name) != value.shape]:
+    if wrong := [name for name, value in next(iter(models.values()))["params"].items() if own.get(name) != value.shape]:
         raise UsageError(f"{run.path}: its models do not fit this version's network ({wrong[0]} differs)")
     return network, models
 

@@ -1,15 +1,18 @@
 """scripts/predict.py: predictions, their quality, and one line for what cannot be done."""
 
 import json
+import os
 import re
 import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import predict
 from flcore.experiment import Experiment
+from support import REPO, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -98,4 +101,26 @@ def test_other_code_is_told_and_a_client_that_is_not_there(copied, capsys):
     copied.with_suffix(".run.json").write_text(json.dumps(info | {"code_digest": "other", "commit": "abc"}))
     assert predict.main([str(copied), "--client", "9"]) == 2
     error = capsys.readouterr().err
-    assert "made by other code (commit abc)" in error and "there are the clients 0 to 3" in error
+    assert "made by other code (commit abc)" in error and "there are models of the clients 0 to 3" in error
+
+
+def test_the_page_of_results_is_followed_word_for_word(data_root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_dataset(tmp_path, "Birds", shape=(3, 16, 16), classes=2)
+    rng = np.random.default_rng(0)
+    for path in (tmp_path / "new_birds" / "0" / "a.png", tmp_path / "photo.jpg"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path)
+    settings = {"algorithm": "FedCPD", "dataset": "Birds", "data_dir": str(tmp_path), "device": "cpu"}
+    Experiment(**settings, global_rounds=1, results_dir="results").run()
+    text = (REPO / "docs" / "results.md").read_text()
+    lines = re.findall(r"^python scripts/predict.py (.*)$", text, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        assert predict.main([os.path.expanduser(word) for word in line.split()]) == 0
+    assert list(pd.read_csv("predictions.csv")["file"]) == ["0/a.png", "photo.jpg"]
+    [code] = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "load_result" in code]
+    capsys.readouterr()
+    exec(code, {"images": np.zeros((2, 3, 16, 16), np.uint8)})
+    assert re.fullmatch(r"\['[01]', '[01]'\]\n", capsys.readouterr().out)

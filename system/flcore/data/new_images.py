@@ -10,7 +10,9 @@ from flcore.data.samples import Array, as_pixels, check_labels, scaled
 from flcore.utils.errors import UsageError
 from flcore.utils.safe_load import load_npy, load_npz
 
-Shape, Names = tuple[int, ...], tuple[str, ...]
+Shape = tuple[int, ...]
+Names = tuple[str, ...]
+
 # the weights of red, green and blue in a grey value, as Pillow has them, in 65536ths
 GREY = np.array([19595, 38470, 7471])
 

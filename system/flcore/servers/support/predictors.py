@@ -7,10 +7,9 @@ method's teachers, masks and moments stay out, and its heads, personal modules a
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,10 @@ Kept = dict[str, Tensors]  # the tensors of each group
 
 
 class _Reads(TorchDispatchMode):
-    """Notes the memory that operations in the body read."""
+    """Notes in `memory` where the tensors lie that operations in the body read."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.memory: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,10 +58,11 @@ def read_by(client: Any) -> Names:
     }
 
 
-def in_memory(server: Any) -> list[Kept]:
-    """The same of all clients, without files."""
-    names = read_by(server.clients[0])
-    return [kept_of(client, names) for client in server.clients]
+def in_memory(server: Any) -> dict[int, Kept]:
+    """The models of all clients that are scored, without files."""
+    clients = server.evaluation.clients
+    names = read_by(clients[0])
+    return {client.id: kept_of(client, names) for client in clients}
 
 
 def kept_of(client: Any, names: Names) -> Kept:
@@ -72,11 +72,11 @@ def kept_of(client: Any, names: Names) -> Kept:
 
 def has_predictors(server: Any) -> bool:
     """Whether its clients are scored by `local_predict` alone, so that this is all that a prediction takes."""
-    return bool(server.clients) and all(client.scored_by_rule for client in server.clients)
+    return bool(server.clients) and all(client.scored_by_rule for client in server.evaluation.clients)
 
 
 def write(server: Any, h5: Path, run: Mapping[str, Any], **about: Any) -> None:
-    """Writes the models of a server's clients beside its result file.
+    """Writes the models of a server's clients, as far as they are scored, beside its result file.
 
     Args:
         run: what tells the run from others, see `read`.
@@ -87,7 +87,7 @@ def write(server: Any, h5: Path, run: Mapping[str, Any], **about: Any) -> None:
     """
     folder = models_folder(h5)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    clients = server.clients
+    clients = server.evaluation.clients
     names = read_by(clients[0])
     try:
         temporary.mkdir()
@@ -96,7 +96,7 @@ def write(server: Any, h5: Path, run: Mapping[str, Any], **about: Any) -> None:
         for group in kept_of(clients[0], names).values():
             writer.encode([value for value in group.values() if identity(value) in last])
         common = writer.end_of_common()
-        each = [writer.encode(kept_of(client, names)) for client in clients]
+        each = {client.id: writer.encode(kept_of(client, names)) for client in clients}
         writer.flush()
         content = {"format": FORMAT, "run": dict(run), **about, "clients": each}
         write_json(temporary / "models.json", content | {"common_files": common, "files": writer.files})
@@ -108,8 +108,8 @@ def write(server: Any, h5: Path, run: Mapping[str, Any], **about: Any) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-class Models:
-    """The models beside a result file.
+class Models(Mapping[int, Kept]):
+    """The models beside a result file, by client.
 
     Args:
         h5: the result file.
@@ -139,13 +139,16 @@ class Models:
             if other := [key for key, value in self.about["run"].items() if info.get(key) != value]:
                 raise UnusableError(f"they are another run's (its {other[0]} differs)")
             self._reader = Reader(folder, self.about["files"], self.about["common_files"], device)
-            self._clients = list(self.about["clients"])
+            self._clients = {int(client): kept for client, kept in self.about["clients"].items()}
         except UnusableError as error:
             raise UsageError(f"{folder} cannot be used: {error}") from None
         except FileNotFoundError as error:
             raise UsageError(f"{folder} cannot be used: {Path(error.filename).name} is missing") from None
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(f"{folder} cannot be used: models.json is damaged") from None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
 
     def __len__(self) -> int:
         return len(self._clients)
