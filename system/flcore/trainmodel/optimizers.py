@@ -31,9 +31,9 @@ class LocalOptimizer:
         """Numbers that it remembers for each one that moves."""
         return int(self.momentum > 0) if self.kind == "sgd" else 2
 
-    @torch.no_grad()
     def step(self, moving: Tensors, grads: Tensors) -> None:
-        """Moves the tensors ``moving``, in place. Of stacked clients the first ones may go on without the others."""
+        """Moves the tensors ``moving``, in place, under `torch.no_grad`. Of stacked clients the first ones may go on
+        without the others."""
         self.steps += 1
         for name, grad in grads.items():
             value = moving[name]
