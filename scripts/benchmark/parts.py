@@ -2,7 +2,8 @@
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,18 @@ ROUNDS = 200  # of the FedCPD paper's runs, for the projection
 WIDTHS = (16, 32, 64)  # of FedCPD's fusion
 CLIENTS, EPOCHS = (10, 100, 1000), (1, 2, 4)  # of the scaling tables
 
+Columns = Mapping[str, str | Callable[[Json], Any]]  # of a table: what each shows, or what gives it
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A Markdown table, to be pasted into docs/performance.md."""
-    print("\n| " + " | ".join(header) + " |\n|" + "---|" * len(header))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+
+def print_table(found: Sequence[Json], columns: Columns) -> None:
+    """A Markdown table, to be pasted into docs/performance.md: a row for each of ``found``.
+
+    columns: by their titles the name of what they show, or a function of the row; empty where there is none.
+    """
+    print("\n| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for line in found:
+        values = [line.get(what, "") if isinstance(what, str) else what(line) for what in columns.values()]
+        print("| " + " | ".join(value if isinstance(value, str) else short(value) for value in values) + " |")
     print(flush=True)
 
 
@@ -73,23 +80,14 @@ def rounds(setting: Setting, scratch: Path) -> Json:
                 gflop / seconds / peak for seconds, peak in zip(one.training, peaks, strict=True)
             )
         found.append(line)
-    names = list(dict.fromkeys(line["executor"] for line in found))
-    titles = ["algorithm", "executor", "s / round", "lowest - highest", f"{ROUNDS} rounds", "samples / s"]
-    print_table(
-        [*titles, *(f"x {name}" for name in names)],
-        [
-            [
-                line["algorithm"],
-                line["executor"],
-                short(line["median_seconds"]),
-                f"{short(min(line['seconds']))} - {short(max(line['seconds']))}",
-                f"{short(line['projected_hours'])} h",
-                short(line["samples_per_second"]) if "samples_per_second" in line else "",
-                *(short(line["times_faster_than"][n]) if n in line["times_faster_than"] else "" for n in names),
-            ]
-            for line in found
-        ],
-    )
+    names = dict.fromkeys(line["executor"] for line in found)
+    columns: Columns = {
+        **{"algorithm": "algorithm", "executor": "executor", "s / round": "median_seconds"},
+        "lowest - highest": lambda line: f"{short(min(line['seconds']))} - {short(max(line['seconds']))}",
+        f"{ROUNDS} rounds": lambda line: f"{short(line['projected_hours'])} h",
+        "samples / s": "samples_per_second",
+    }
+    print_table(found, {**columns, **{f"x {name}": partial(_faster_than, name) for name in names}})
     for line in found:
         if "share_of_peak" in line:
             peak = statistics.median(line["peak_gflop_per_second"])
@@ -99,6 +97,10 @@ def rounds(setting: Setting, scratch: Path) -> Json:
                 f"reaches with {line['threads']} thread(s), {short(peak)} GFLOP/s"
             )
     return {"rounds": found}
+
+
+def _faster_than(name: str, line: Json) -> Any:
+    return line["times_faster_than"].get(name, "")
 
 
 def overhead(setting: Setting) -> Json:
@@ -132,18 +134,13 @@ def flops(setting: Setting) -> Json:
         }
         for one, count in zip(measured, counted, strict=True)
     ]
-    print_table(
-        ["algorithm", "GFLOP of training", "predicted x FedRep", "measured x FedRep", "measured / predicted"],
-        [
-            [
-                line["algorithm"],
-                short(line["training_gflop"]),
-                *(f"{value:.2f}" for value in (line["predicted"], line["measured"])),
-                f"{line['measured'] / line['predicted']:.2f}",
-            ]
-            for line in found
-        ],
-    )
+    columns: Columns = {
+        **{"algorithm": "algorithm", "GFLOP of training": "training_gflop"},
+        "predicted x FedRep": lambda line: f"{line['predicted']:.2f}",
+        "measured x FedRep": lambda line: f"{line['measured']:.2f}",
+        "measured / predicted": lambda line: f"{line['measured'] / line['predicted']:.2f}",
+    }
+    print_table(found, columns)
     return {"flops": found}
 
 
@@ -169,17 +166,9 @@ def scaling(args: argparse.Namespace, scratch: Path) -> Json:
             line = one.summary() | {"value": value, "times_first": ratio(one.seconds, base.seconds)}
             line["algorithm"], line["executor"] = pairs[index % len(pairs)]
             found[title].append(line)
-        print_table(
-            [title, "algorithm", "executor", "s / round", "x first row"],
-            [
-                [
-                    str(line["value"]),
-                    line["algorithm"],
-                    line["executor"],
-                    short(line["median_seconds"]),
-                    f"{line['times_first']:.2f}",
-                ]
-                for line in found[title]
-            ],
-        )
+        columns: Columns = {
+            **{title: lambda line: str(line["value"]), "algorithm": "algorithm", "executor": "executor"},
+            **{"s / round": "median_seconds", "x first row": lambda line: f"{line['times_first']:.2f}"},
+        }
+        print_table(found[title], columns)
     return {"scaling": found}

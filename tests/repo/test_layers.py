@@ -40,6 +40,12 @@ def test_no_import_points_upwards(path):
             assert layer(module) <= own, f"{path} imports {module}"
 
 
+def test_files_are_of_a_readable_length():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SYSTEM.rglob("*.py")}
+    assert not [f"{path}: {lines} lines" for path, lines in lengths.items() if lines > 400]
+    assert lengths[SYSTEM / "flcore" / "servers" / "serverbase.py"] < 250
+
+
 @pytest.mark.parametrize("name", PORTABLE)
 def test_portable_files_import_torch_the_standard_library_and_each_other_only(name):
     portable = {file.removesuffix(".py").replace("/", ".") for file in PORTABLE}
