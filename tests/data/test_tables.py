@@ -6,6 +6,7 @@ import pytest
 
 from flcore.data.ensure import ensure_dataset
 from flcore.data.generate import generate
+from flcore.data.new_images import read_new
 from flcore.data.reading import DataSet
 from flcore.data.sources import Reading, load, read_source
 from flcore.utils.errors import UsageError
@@ -136,6 +137,19 @@ def test_standardised_columns_and_channels(tmp_path):
     x = load("Mine", tmp_path / "i.npz", tmp_path, how=Reading(standardise=True)).x
     np.testing.assert_allclose(x.mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(x.std((0, 2, 3)), 1, atol=1e-4)
+
+
+def test_what_was_standardised_by_is_kept_for_new_samples(tmp_path):
+    np.savez(tmp_path / "v.npz", x=X, y=[0, 1] * 3)
+    made = generate("Mine", tmp_path / "out", source=tmp_path / "v.npz", num_clients=2, min_samples=2, standardise=True)
+    np.testing.assert_allclose(made.config["standardised"], [[5, 6], [np.sqrt(35 / 3)] * 2], rtol=1e-6)
+    data = DataSet("out", tmp_path)
+    own = np.concatenate([data.read(i, part)["x"] for i in (0, 1) for part in (True, False)])
+    np.save(tmp_path / "new.npy", X)
+    _, x, _ = read_new(tmp_path / "new.npy", (2,), ("0", "1"), data)
+    np.testing.assert_allclose(x[x[:, 0].argsort()], own[own[:, 0].argsort()], rtol=1e-6)
+    names, x, _ = read_new(data.file(1, False), (2,), ("0", "1"), data)  # a client's own file is ready
+    np.testing.assert_array_equal(x, data.read(1, False)["x"])
 
 
 def test_large_values_are_told(tmp_path, capsys):

@@ -279,6 +279,9 @@ def _make(recipe: Recipe, out: Path, force: bool, say: Callable[[str], object]) 
         "class_names": list(samples.class_names),
     }
 
+    if samples.moments:
+        own["standardised"] = list(samples.moments)
+
     def content(part: Images) -> Images:
         return {"x": scaled(samples.x[part["x"]]), "y": part["y"]}  # one client at a time
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from flcore.data.image_folders import PICTURES, pictures_below, read_images
 from flcore.data.reading import DataSet, read_partition
-from flcore.data.samples import Array, as_pixels, check_labels, scaled
+from flcore.data.samples import Array, Moments, as_pixels, check_labels, scaled, standardised
 from flcore.utils.errors import UsageError
 from flcore.utils.safe_load import load_npy, load_npz
 
@@ -34,15 +34,11 @@ def read_new(path: Path, shape: Shape, class_names: Names, data: DataSet) -> tup
         raise UsageError(f"there is no {path}")
     if suffix == ".npz":
         content = load_npz(path)
-    made = data.config().get("arguments", []) if (data.folder / "config.json").is_file() else []
-    if "--standardise" in made and "data" not in content:
-        raise UsageError(
-            f"{path}: data set {data} was made with --standardise, and what was subtracted is not kept; only clients' "
-            f"own files can be given, such as {data.file(0, is_train=False)}"
-        )
-    if path.is_dir() or suffix in PICTURES:
-        return _pictures(path, shape, class_names)
+    by = data.config().get("standardised") if (data.folder / "config.json").is_file() else None
     y: Array | None = None
+    if path.is_dir() or suffix in PICTURES:
+        names, x, y = _pictures(path, shape, class_names)
+        return names, _like_training(x, by), y
     if suffix == ".npz":
         if "data" in content:
             x, y = read_partition(path)
@@ -57,7 +53,17 @@ def read_new(path: Path, shape: Shape, class_names: Names, data: DataSet) -> tup
         raise UsageError(f"{path} is neither an image ({', '.join(sorted(PICTURES))}), a folder, an .npz nor an .npy")
     if x.shape[1:] != shape:
         raise UsageError(f"{path}: samples of shape {x.shape[1:]}, the model takes {shape}")
-    return [f"{path.name}:{i}" for i in range(len(x))], scaled(x), y
+    ready = "data" in content  # a client's own file
+    return [f"{path.name}:{i}" for i in range(len(x))], _like_training(x, None if ready else by), y
+
+
+def _like_training(x: Array, by: Moments | None) -> Array:
+    """Raw samples in the scale of the data set: standardised by its moments, if it is."""
+    if by and len(by[0]) != x.shape[1]:
+        raise UsageError(
+            f"samples of {x.shape[1]} columns or channels, the data set was standardised with {len(by[0])}"
+        )
+    return standardised(x, by) if by else scaled(x)
 
 
 def _pictures(path: Path, shape: Shape, class_names: Names) -> tuple[list[str], Array, Array | None]:
@@ -78,7 +84,7 @@ def _pictures(path: Path, shape: Shape, class_names: Names) -> tuple[list[str], 
     inside = [file.relative_to(path).parts[:-1] if path.is_dir() else () for file in files]
     y = np.array([next((place[part] for part in reversed(parts) if part in place), -1) for parts in inside], np.int64)
     names = [str(file.relative_to(path)) if path.is_dir() else file.name for file in files]
-    return names, scaled(pixels), y if (y >= 0).any() else None
+    return names, pixels, y if (y >= 0).any() else None
 
 
 def _numbers(labels: Array, count: int, class_names: Names, path: Path) -> Array:

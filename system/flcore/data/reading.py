@@ -320,6 +320,9 @@ def _parsed(path: Path, _mtime: int, _size: int) -> Config:
     limits = config.get("range", [0.0, 1.0])
     if not isinstance(limits, list) or len(limits) != 2 or not {type(limit) for limit in limits} <= {int, float}:
         raise UsageError(f"{path} is damaged: range must be the smallest and the largest value, not {shown(limits)}")
+    by = config.get("standardised", [[], []])
+    if not _is_list(by, list) or [{type(value) for value in values} - {float} for values in by] != [set()] * 2:
+        raise UsageError(f"{path} is damaged: standardised must be means and deviations")
     files = config.get("files", {})
     if not isinstance(files, dict) or any(
         not isinstance(of, list) or [type(each) for each in of] != [int, str] for of in files.values()

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from flcore.utils.errors import UsageError
 
 Array = NDArray[Any]
+Moments = tuple[
+    list[float], list[float]
+]  # mean and standard deviation of each number of a vector, or channel of images
 
 WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}  # the brightest pixel, by type
 USUAL = 20.0  # larger numbers than networks are made for; a standardised column seldom has one
@@ -31,6 +34,7 @@ class Samples:
         class_names: by label; their number is the number of classes.
         users: int64 (N), indices of `user_names`; None where the source tells no users.
         notes: sentences about what was done beside reading, such as files that were passed over.
+        moments: by which they were standardised; None if they were not.
     """
 
     x: Array
@@ -39,6 +43,7 @@ class Samples:
     users: Array | None = None
     user_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    moments: Moments | None = None
 
     def take(self, chosen: Array) -> Samples:
         """The samples with these indices; all classes and users keep their numbers."""
@@ -104,17 +109,26 @@ def scaled(x: Array) -> Array:
     return (numbers / WHITE[x.dtype] - 0.5) / 0.5 if is_pixels(x) else numbers
 
 
-def standardised(x: Array, batch: int = 1000) -> Array:
-    """Float32 with mean 0 and standard deviation 1 over all samples, for each number of a vector or each channel of an
-    image; what is the same in all samples becomes 0."""
+def moments(x: Array, batch: int = 1000) -> Moments:
+    """Of the `scaled` samples."""
     axes = (0, *range(2, x.ndim))
-    parts = [x[start : start + batch] for start in range(0, len(x), batch)]
+    parts = [slice(start, start + batch) for start in range(0, len(x), batch)]
     count = x.size / x.shape[1]
-    mean = np.sum([part.sum(axes, dtype=np.float64, keepdims=True) for part in parts], 0) / count
-    squares = [np.square(part - mean).sum(axes, keepdims=True) for part in parts]
-    spread = np.sqrt(np.sum(squares, 0) / count)
-    spread[spread <= 1e-9 * np.maximum(np.abs(mean), 1)] = np.inf
-    return np.concatenate([((part - mean) / spread).astype(np.float32) for part in parts])
+    mean = np.sum([scaled(x[part]).sum(axes, dtype=np.float64, keepdims=True) for part in parts], 0) / count
+    squares = np.sum([np.square(scaled(x[part]) - mean).sum(axes, keepdims=True) for part in parts], 0)
+    deviation = np.sqrt(squares / count)
+    deviation[deviation <= 1e-6 * np.maximum(np.abs(mean), 1)] = 0  # no more than rounding
+    return mean.ravel().tolist(), deviation.ravel().tolist()
+
+
+def standardised(x: Array, by: Moments) -> Array:
+    """The `scaled` samples as float32 with these moments' mean subtracted, and divided by their deviation; what did not
+    vary becomes 0."""
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    mean, deviation = (np.reshape(values, shape) for values in by)
+    factor = np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    parts = [scaled(x[start : start + 1000]) for start in range(0, len(x), 1000)]
+    return np.concatenate([((part - mean) * factor).astype(np.float32) for part in parts])
 
 
 def as_pixels(x: Array, path: Path) -> Array:

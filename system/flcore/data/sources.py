@@ -3,7 +3,7 @@
 import hashlib
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from flcore.data.image_files import (
 )
 from flcore.data.image_folders import read_image_folder, read_tiny_imagenet
 from flcore.data.reading import sha256
-from flcore.data.samples import Samples, check_labels, labelled, resized, standardised
+from flcore.data.samples import Samples, check_labels, labelled, moments, resized, standardised
 from flcore.data.tables import TABLES, read_npy, read_npz, read_table
 from flcore.utils.errors import RunError, UsageError
 
@@ -81,9 +81,10 @@ def load(
     if how.image_size and x.ndim == 4 and x.shape[2:] != how.image_size:
         parts = [resized(x[start : start + 1000], how.image_size) for start in range(0, len(x), 1000)]
         x = np.concatenate(parts)
-    if how.standardise:
-        x = standardised(x)
-    return Samples(x, samples.y, samples.class_names, samples.users, samples.user_names, samples.notes)
+    if not how.standardise:
+        return replace(samples, x=x)
+    by = moments(x)
+    return replace(samples, x=standardised(x, by), moments=by)
 
 
 def read_source(path: Path, how: Reading | None = None) -> Samples:
