@@ -220,7 +220,7 @@ def test_same_settings_do_nothing_and_other_settings_replace_nothing_unless_told
             generate(npz, *other)
         error = capsys.readouterr().err
         assert exit.value.code == 2 and (folder / "config.json").stat().st_mtime_ns == made
-        assert "holds another partition (python" in error and "--force replaces it, --name out-2" in error
+        assert "holds another partition (python" in error and f"--force replaces it, --out {folder}-2" in error
     generate(npz, *other, "--force")
     assert "making it again\n" in capsys.readouterr().out and config_of(folder)["class_per_client"] == 3
 
@@ -385,7 +385,9 @@ def test_a_source_of_ones_own_by_name(npz, capsys, monkeypatch):
     for name in ("A", "A-pat"):
         main("MNIST", ["--source", str(npz), "-nc", "5", "--name", name, "noniid", "-", name[2:] or "dir"])
     assert [config_of(npz.parent / name)["partition"] for name in ("A", "A-pat")] == ["dir", "pat"]
-    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main("MNIST", ["--source", str(npz), "-nc", "6", "--name", "A"])
+    assert "holds another partition" in capsys.readouterr().err and config_of(npz.parent / "A")["num_clients"] == 5
     for wrong, message in (
         (["--name", "B"], "--name NAME and --source PATH are needed"),
         (["--source", str(npz)], "--name NAME and --source PATH are needed"),

@@ -91,7 +91,7 @@ def make_parser(name: str | None) -> argparse.ArgumentParser:
             # without a True behind it, since a positional word may come next
             add(f"--{setting}", action="store_true", help=one.help)
         elif setting != "balance":
-            one.add_to(parser)
+            one.add_to(parser, **({"metavar": "HxW"} if setting == "image_size" else {}))
     add("--nc", dest="num_clients", type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add("--name", type=_name, help=f"the data set's name, its folder in dataset/ ({name or 'needed'})")
     add("--out", type=user_path, help="the data set's folder, if it shall be elsewhere")

@@ -295,7 +295,8 @@ def _reason(data: DataSet, recipe: Recipe, digest: str | None) -> str | None:
     Raises:
         UsageError: it is another one, which is never replaced unless told so.
     """
-    ways = f"--force replaces it, --name {data}-2 (or another name) makes this one beside it"
+    beside = f"--name {data}-2" if data.root.resolve() == DATASET else f"--out {data.folder}-2"
+    ways = f"--force replaces it, {beside} (or another name) makes this one beside it"
     try:
         config = data.config()
     except UsageError as error:
@@ -306,7 +307,7 @@ def _reason(data: DataSet, recipe: Recipe, digest: str | None) -> str | None:
     if not recipe.num_clients:
         del wanted["num_clients"]
     if any(config.get(key, value) != value for key, value in wanted.items()):
-        made = data.command() or f"{' '.join(config['arguments'])} --num_clients {config['num_clients']}"
+        made = data.command() or " ".join([*config["arguments"], "--num_clients", str(config["num_clients"])])
         raise UsageError(f"{data.folder} holds another partition ({made}): {ways}")
     try:
         damage = data.problem() or data.digest() and ""
