@@ -27,8 +27,9 @@ def plan_install(system: Path) -> tuple[list[Change], list[str]]:
     """(changes, remarks) of an installation or update of the checkout.
 
     Raises:
-        RefusedError: a foreign or edited file is in the way, or main.py is not recognised.
+        RefusedError: PFLlib is too old, a foreign or edited file is in the way, or main.py is not recognised.
     """
+    checkout.check_age(system)
     known = read_manifest(system)
     changes = []
     digests = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -65,6 +66,24 @@ def find_system(path: Path) -> Path:
             f"{path} is this framework itself, which has FedCPD; give the folder of a PFLlib checkout"
         )
     return system
+
+
+def check_age(system: Path) -> None:
+    """
+    Raises:
+        RefusedError: PFLlib's `Server` is from before May 2023, when `set_clients` took ``args`` as well: FedCPD would
+            be copied and then not run.
+    """
+    path = system / "flcore" / "servers" / "serverbase.py"
+    try:
+        methods = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError):
+        return  # the checkout's own programs say so
+    if any(method.name == "set_clients" and len(method.args.args) > 2 for method in methods):
+        raise RefusedError(
+            f"{path}: `Server.set_clients` takes more than the client's class, as before May 2023 (commit 6e82233); "
+            "FedCPD would not run there. Update the checkout. Nothing was changed."
+        )
 
 
 def digest(content: bytes) -> str:

@@ -540,6 +540,19 @@ def test_copied_files_import_only_what_pfllib_has(name):
     assert outside <= pfllib | copied
 
 
+def test_a_server_from_before_may_2023_is_refused(tmp_path, capsys):
+    root = tmp_path / "PFLlib"
+    shutil.copytree(DOUBLE, root, ignore=shutil.ignore_patterns("__pycache__"))
+    base = root / "system/flcore/servers/serverbase.py"
+    text = base.read_text()
+    assert "def set_clients(self, clientObj):" in text
+    base.write_text(text.replace("def set_clients(self, clientObj):", "def set_clients(self, args, clientObj):"))
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert plugin.command.main([str(root)]) == 1
+    assert "as before May 2023" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 def test_the_docs_list_what_is_copied():
     text = (REPO / "docs" / "plugin.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(flcore/\S+)` \|", text, re.MULTILINE)) == sorted(plugin.checkout.FILES)
