@@ -75,6 +75,7 @@ def test_one_client_a_user(tmp_path):
             {"label_column": "kind"},
             "must be integers or names of classes, it is float64",
         ),
+        ({"kind": [1, 2, 1, np.nan, 2, 1]}, {"label_column": "kind"}, "column 'kind' of sample 3 is missing"),
         ({"kind": ["a", "a ", *"abab"]}, {"label_column": "kind"}, "differ in spaces alone: 'a', 'a ', 'b'"),
         ({"kind": range(6)}, {"label_column": "kind"}, "each of the 6 samples has a label of its own"),
         ({"who": [None, *"xxxyy"]}, {"label_column": "kind", "user_column": "who"}, "sample 0 has no user"),

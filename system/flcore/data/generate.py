@@ -278,7 +278,6 @@ def _make(recipe: Recipe, out: Path, force: bool, say: Callable[[str], object]) 
         "arguments": recipe.words(),
         "class_names": list(samples.class_names),
     }
-
     if samples.moments:
         own["standardised"] = list(samples.moments)
 

@@ -195,6 +195,8 @@ def labelled(labels: Array, count: int, path: Path, what: str = "y") -> tuple[Ar
         UsageError: they are not one a sample, not whole numbers from 0 on or names, or no classes at all.
     """
     check_labels(labels, count, f"{path}", what)
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise UsageError(f"{path}: {what} of sample {int(np.argmax(np.isnan(labels)))} is missing")
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         labels = labels.astype(np.int64)
     if labels.dtype.kind == "S":
