@@ -8,6 +8,7 @@ from flcore.executors.stacked import Stack, StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.experiment import Experiment
 from flcore.registry import METHODS
+from flcore.trainmodel.forward import tensors_of
 from flcore.utils.errors import UsageError
 from support import SHORT, same_tensors
 from support.networks import LOOP, REFUSED, TRAINED, AllAtOnce, Base, Dropout, Frozen, FrozenHead, FrozenNorm
@@ -59,6 +60,8 @@ def test_an_odd_network_trains_the_same_in_every_executor(make, caplog, network)
     assert same_tensors(everything(threads), expected)
     assert_close(everything(stacked), expected)
     assert ("stacked:" in caplog.text) is (network.__name__ in LOOP)
+    fresh = make(network, cpd_width=4)  # what lends its structure keeps its own tensors
+    assert same_tensors(*(tensors_of(server.clients[0].forward.net) for server in (loop, fresh)))
     moved = [client.params["head.weight"] for client in loop.clients]
     assert not torch.equal(moved[0], moved[1])
 

@@ -16,7 +16,7 @@ from flcore.experiment import Experiment
 from flcore.registry import METHODS
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
-from support import SHORT, same_tensors
+from support import REPO, SHORT, same_tensors
 from support.checkpoints import INFO, StoppedError, everything, stop_in_round
 
 ray = pytest.importorskip("ray")
@@ -62,6 +62,13 @@ def test_labels_and_networks_are_the_same_far_away(make_server, double):
     expected, server = pair(make_server, double(), "FedAvg", *flags, only=("-ex", "ray"))
     assert everything(server) == everything(expected)
     assert not any(client._tensors for client in server.clients)  # nothing was read for training here
+
+
+@pytest.mark.parametrize("network", ["AllAtOnce", "InTwoPlaces"])
+def test_a_users_network_is_the_same_far_away(make_server, double, network):
+    flags = ("-m", f"{REPO}/tests/support/networks.py:{network}", "--optimizer", "adam", "-lr", "0.001")
+    expected, server = pair(make_server, double(), "FedRep", *flags)
+    assert everything(server) == everything(expected)
 
 
 @pytest.mark.parametrize("algorithm", ["FedCPD", "FedALA"])

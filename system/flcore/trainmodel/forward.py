@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -55,7 +55,6 @@ class Forward:
         base: Any = net.base
         self.draws = bool(getattr(net, "draws", False))
         self.answers: Callable[[], AbstractContextManager[Any]] = nullcontext  # while it draws: where numbers come from
-        self._tied = bool(second)
         self._still = [module for module in net.modules() if _is_frozen(module)]
         self._maps: dict[str, Tensor] | None = None
         z, maps, calls = first_pass(base, sample)
@@ -116,9 +115,26 @@ class Forward:
 
     def call(self, name: str, params: Tensors, *args: Any) -> Any:
         """Runs the submodule ``name`` on its slice of ``params``."""
-        own = subset(params, name + ".")
+        prefix = name + "."
+        own = subset(params, prefix)
+        for second, first in self._ties.items():
+            if second.startswith(prefix) and first in params:
+                own[second.removeprefix(prefix)] = params[first]
         with self.answers():
-            return functional_call(self.net.get_submodule(name), own, args, tie_weights=self._tied)
+            return functional_call(self.net.get_submodule(name), own, args, tie_weights=False)
+
+    @cached_property
+    def _ties(self) -> dict[str, str]:
+        """Tied weights, as `second_names` but for a layer in two places, whose tensors have one place all the same.
+
+        torch's own `tie_weights` would leave such a layer with the tensors of the call.
+        """
+        places = {
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in self.net.named_modules()  # a layer in two places comes once
+            for name in (*module._parameters, *module._buffers)
+        }
+        return {second: first for second, first in second_names(self.net).items() if second in places}
 
     def set_training(self, moves: tuple[str, ...]) -> None:
         """Training mode for the parts that move, evaluation mode for the fixed ones (their BatchNorm stays still).
