@@ -171,7 +171,7 @@ def test_a_table_keeps_nothing_alive_and_tells_what_is_gone():
     del own["params.a"]
     assert table.take_gone() == {7: {"params.a"}} and table.take_gone() == {}
     table.forget(7)
-    assert table.take_gone() == {7: {"params.a", "state.b"}} and not table.held and not table.gone
+    assert table.take_gone() == {7: {"state.b"}} and not table.held and not table.gone
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch):

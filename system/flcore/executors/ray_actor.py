@@ -60,7 +60,7 @@ class Actor:
     def __init__(self, maker: Any, device: str, cores: float, stack_size: int | str) -> None:
         args = maker.args
         torch.set_num_threads(args.num_threads)
-        self.device = torch.device(device)
+        self.device = torch.device("cuda", 0) if device == "cuda" else torch.device(device)  # the one that Ray gives it
         self.maker = dataclasses.replace(
             maker, args=dataclasses.replace(args, model=args.model.to(self.device), device=self.device)
         )

@@ -78,6 +78,7 @@ class RayExecutor(LoopExecutor):
         self.starting: list[Slot] = []
         self.home: dict[int, Slot] = {}  # of each client
         self._start: Callable[[], Slot] | None = None
+        self.asked = False  # for actors, once
         self._initial: tuple[list[Any], dict[Any, Any]] = [], {}
         self._messages: OrderedDict[int, tuple[Tensors, int, list[Any], dict[Any, Any]]] = OrderedDict()  # by id
         self._last_number = INITIAL
@@ -95,7 +96,7 @@ class RayExecutor(LoopExecutor):
             raise UsageError(f"--ray_address {address or 'of this machine'}: {first}") from None
         finally:
             for number, handler in handlers.items():
-                if signal.getsignal(number) != handler:
+                if handler is not None and signal.getsignal(number) != handler:
                     signal.signal(number, handler)  # Ray takes SIGTERM for itself
 
     # ---- what an executor does ---------------------------------------------------------------------------------------
@@ -148,6 +149,9 @@ class RayExecutor(LoopExecutor):
                 log.warning(f"ray: an actor did not start: {first_line(error)}")
                 continue
             self.slots.append(slot)
+        if self.number > len(self.slots) and not self.asked:
+            log.warning(f"ray: there was room for {len(self.slots)} of {self.number} actors; others join later")
+        self.asked = True
         if not self.slots:
             raise RunError(f"Ray has had no room for an actor within {START_SECONDS:g} s; it needs a core or a GPU")
 
@@ -167,7 +171,7 @@ class RayExecutor(LoopExecutor):
         maker = ray.put(portable(client.source))
         remote = ray.remote(Actor).options(**share)
         self._start = lambda: Slot(remote.remote(maker, device, share["num_cpus"], self.stack_size))
-        self.starting = [self._start() for _ in range(number)]
+        self.number, self.starting = number, [self._start() for _ in range(number)]
         each = ", ".join(f"{name.removeprefix('num_')} {amount:g}" for name, amount in share.items())
         log.info(f"ray: {number} actors with {each} each, on {len(ray.nodes())} machines")
         ray.wait([slot.started for slot in self.starting], num_returns=number, timeout=START_SECONDS)

@@ -124,6 +124,10 @@ class Table:
         found = {client: set(names) for client, names in self.gone.items() if names}
         for client, names in found.items():
             self.gone[client] -= names
-            if client not in self.held:
+            left = {name: one for name, one in self.held.get(client, {}).items() if name not in names}
+            if left:
+                self.held[client] = left
+            else:
+                self.held.pop(client, None)
                 del self.gone[client]
         return found

@@ -78,6 +78,7 @@ class ManyClients(Sequence[Any]):
     def __init__(self, number: int, make: Callable[[int], Any], staying: Collection[int]) -> None:
         self.number, self.make, self.staying = number, make, staying
         self.present: dict[int, Any] = {}
+        self.awake: set[int] = set()  # asked for since the last rest
 
     def __len__(self) -> int:
         return self.number
@@ -88,9 +89,11 @@ class ManyClients(Sequence[Any]):
         i = range(self.number)[index]
         if i not in self.present:
             self.present[i] = self.make(i)
+        self.awake.add(i)
         return self.present[i]
 
     def rest(self) -> None:
-        for i in self.present.keys() - set(self.staying):
+        for i in self.awake.difference(self.staying):
             if not self.present[i].rest():
                 del self.present[i]
+        self.awake = set()
