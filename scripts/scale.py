@@ -1,4 +1,4 @@
-"""Measures runs of very many clients on made-up data: seconds a round, and resident memory.
+"""Measures runs of very many clients on made-up data: seconds a round, by the clock and of the processor, and memory.
 
 python scripts/scale.py                                           1,000, 10,000 and 100,000 clients, three executors
 python scripts/scale.py --clients 1000 100000 --executors loop    some of them
@@ -64,6 +64,12 @@ def resident(pid: int | str) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
+def processor(pid: int | str) -> float:
+    """Seconds that a process has computed, on all its cores together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(args: argparse.Namespace, clients: int, executor: str) -> dict[str, Any]:
     """One run, in this process."""
     before, started = resident("self"), time.perf_counter()
@@ -71,20 +77,23 @@ def measure(args: argparse.Namespace, clients: int, executor: str) -> dict[str, 
     settings |= {"join_ratio": (args.participants or clients / 1000) / clients, "eval_clients": SCORED}
     settings |= {"executor": executor, "global_rounds": args.rounds, "model": "DNN", "results_dir": None}
     server = Experiment(**settings, device="cpu").server()
-    ready, seconds, memory, turn = time.perf_counter() - started, list[float](), list[float](), time.perf_counter()
+    ready, turn, actors = time.perf_counter() - started, time.perf_counter(), list[int]()
+    seconds, used, memory, far = list[float](), list[float](), list[float](), list[float]()
     for _ in server.each_round():
         seconds.append(time.perf_counter() - turn)
-        memory.append(resident("self") - before)
-        turn = time.perf_counter()
-    actors: list[float] = []
-    if executor == "ray":
-        import ray
+        if executor == "ray" and not actors:
+            import ray
 
-        pids = ray.get([slot.handle.ready.remote() for slot in server.executor.slots])
-        actors = [resident(pid) for pid in pids]
+            actors = ray.get([slot.handle.ready.remote() for slot in server.executor.slots])
+        used.append(processor("self") + sum(map(processor, actors)))
+        memory.append(resident("self") - before)
+        far.append(sum(map(resident, actors)))
+        turn = time.perf_counter()
     made = len(server.lasting_clients())
     server.executor.close()
-    return {"start": ready, "seconds": statistics.median(seconds[1:]), "memory": memory, "made": made, "actors": actors}
+    computed = (used[-1] - used[0]) / (len(used) - 1)
+    wall = statistics.median(seconds[1:])
+    return {"start": ready, "seconds": wall, "computed": computed, "memory": memory, "made": made, "actors": far}
 
 
 def apart(words: Sequence[str], clients: int, executor: str) -> dict[str, Any]:
@@ -119,22 +128,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(args: argparse.Namespace, words: Sequence[str]) -> None:
-    first = 0.0
-    print("| clients | executor | start, s | round | MB, round 1 | MB, last | clients in memory | actors, MB |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    first: dict[str, Any] = {}
+    print("| clients | executor | start, s | round | computed | MB, first | MB, last | clients kept | actors, MB |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for clients in args.clients:
         make_data(args.data_dir, clients)
         for executor in args.executors:
             found = apart(words, clients, executor)
-            first = first or found["seconds"]
-            actors = " + ".join(f"{value:.0f}" for value in found["actors"]) or "-"
+            first = first or found
+            ratios = " | ".join(f"{found[name] / first[name]:.2f}" for name in ("seconds", "computed"))
+            actors = f"{found['actors'][0]:.0f}, {found['actors'][-1]:.0f}" if found["actors"][0] else "-"
             start, end = found["memory"][0], found["memory"][-1]
             print(
-                f"| {clients:,} | {executor} | {found['start']:.1f} | {found['seconds'] / first:.2f} | {start:.0f} "
-                f"| {end:.0f} | {found['made']} | {actors} |",
+                f"| {clients:,} | {executor} | {found['start']:.1f} | {ratios} | {start:.0f} | {end:.0f} "
+                f"| {found['made']} | {actors} |",
                 flush=True,
             )
-    print(f"\nround: 1 is {first:.3f} s")
+    print(f"\n1 is {first['seconds']:.3f} s a round, and {first['computed']:.3f} s of the processor")
 
 
 if __name__ == "__main__":
