@@ -59,6 +59,7 @@ def test_ray_equals_the_loop_bit_for_bit(make_server, double, algorithm):
 
 def test_labels_and_networks_are_the_same_far_away(make_server, double):
     flags = ("--label_noise", "0.4", "--attack", "labelflip", "--attack_rate", "0.5", "-gr", "1", "-lbs", "4")
+    flags += ("--validation", "0.3")
     expected, server = pair(make_server, double(), "FedAvg", *flags, only=("-ex", "ray"))
     assert everything(server) == everything(expected)
     assert not any(client._tensors for client in server.clients)  # nothing was read for training here
