@@ -40,6 +40,7 @@ class Method:
         noise_refusal: why its prototypes cannot take --proto_noise; empty: they can.
         by_rounds: what depends on the planned number of rounds (``-gr``), in words, so that a run cannot go on with a
             larger one; empty: nothing.
+        ignores: names of common flags that have no effect on it.
         reconstruction: written without the paper's text or code; tables of results say so.
         head: what becomes of the network's last layer: "split" from the extractor, which every rule needs; for PFLlib's
             pairs also "whole", left where it is, or "cut" off and gone.
@@ -60,6 +61,7 @@ class Method:
     averages: bool = True
     noise_refusal: str = ""
     by_rounds: str = ""
+    ignores: tuple[str, ...] = ()
     reconstruction: bool = False
     head: str = "split"
 
@@ -159,6 +161,7 @@ METHODS = [
         prototypes="class prototypes",
         down="generator",
         means_only=("base.",),
+        ignores=("local_epochs",),
     ),
     Method(
         *("FedProc", "flcore.servers.serverproc:FedProc", "Mu et al., FGCS 2023"),

@@ -152,6 +152,12 @@ def test_a_part_that_is_switched_off_is_told():
     assert arguments("-algo", "FedCPD", "--cpd_fd", "0").notes == ("note: --cpd_fd 0 switches a part of FedCPD off",)
 
 
+def test_a_method_that_counts_batches_has_no_use_for_epochs():
+    method = registry.find("FedPA")
+    found = cli.read(["-ls", "5"], method, registry.METHODS)
+    assert found.notes == ("note: -ls/--local_epochs has no effect on FedPA",) and "local_epochs" not in found.used
+
+
 def test_a_flag_that_needs_another_is_told_and_makes_no_other_settings():
     found = arguments("-algo", "FedAvg", "--trim", "0.2", "--attack_rate", "0.3")
     assert found.notes == (
@@ -232,7 +238,7 @@ def test_help_without_a_method_tells_of_all():
     assert "FedProx: weight of the proximal term (default: 0.1)" in settings and "--cpd_fd" in settings
     assert titles[-2] == "PFLlib's flags that serve no method here"
     assert "--p_learning_rate" in groups[titles[-2]] and "--mu" not in groups[titles[-2]]
-    assert "method to run: Local, FedAvg, FedProx" in groups["general"] and "network: CNN, DNN" in groups["general"]
+    assert "method to run: Local, FedAvg, FedProx" in groups["general"] and "or one of: CNN, DNN" in groups["general"]
 
 
 def test_help_describes_every_flag_with_its_default():

@@ -123,7 +123,7 @@ def _arguments(method: Any, given: Mapping[str, Any], notes: list[str]) -> Argum
 
     idle = {name for name, (other, off) in ours.NEEDS.items() if (values[other] or off) == off}
     single = {flag.name for flag in pfllib.METHODS}
-    unused = {flag.name for flag in pfllib.IDLE}
+    unused = {flag.name for flag in pfllib.IDLE} | set(method.ignores)
     unused |= set() if method.head != "whole" else {"head"}
     if method.settings_class() is None:
         unused |= {"optimizer", "local_momentum", "weight_decay", "eval_clients"}  # it brings its own
