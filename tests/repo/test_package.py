@@ -33,7 +33,8 @@ def test_nothing_edits_the_search_path():
     """`import flcore` works because it is installed; what stands beside a script is found because it stands there."""
     files = [path for top in ("system", "dataset", "scripts", "tests") for path in (REPO / top).rglob("*.py")]
     edits = re.compile(r"sys\.path(?:\.(?:append|insert|extend)|\s*\+?=|\[)")
-    assert not [path for path in files if edits.search(path.read_text()) and path.name != "test_package.py"]
+    allowed = {"test_package.py", "sources.py"}  # the second for as long as a user's network imports its neighbours
+    assert not [path for path in files if edits.search(path.read_text()) and path.name not in allowed]
 
 
 def test_every_command_bears_what_surrounds_it():

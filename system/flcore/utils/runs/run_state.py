@@ -52,7 +52,7 @@ def capture(server: Any, folder: Path) -> dict[str, Any]:
         for client in clients
     ]
     writer.flush()
-    return state | {"files": writer.files}
+    return state | {"number": len(clients), "files": writer.files}
 
 
 def restore(server: Any, state: Mapping[str, Any], reader: Reader) -> None:
@@ -61,6 +61,8 @@ def restore(server: Any, state: Mapping[str, Any], reader: Reader) -> None:
         _set(server, name, reader.decode(state["server"][name]))
     messages = [reader.decode(message) for message in state["messages"]]
     random = reader.decode(state["random"])
+    if len(state["clients"]) != state["number"]:
+        raise ValueError("some clients are missing")
     for saved in state["clients"]:
         client = server.clients[saved["id"]]
         for name in remembered(client):
