@@ -74,6 +74,7 @@ class RayExecutor(LoopExecutor):
         self.mine = not ray.is_initialized()
         if self.mine:
             self._connect(address)
+        self.num_workers = actors or int(self.ray.cluster_resources().get("CPU", 1))  # that run at the same time
         self.slots: list[Slot] = []
         self.starting: list[Slot] = []
         self.home: dict[int, Slot] = {}  # of each client
