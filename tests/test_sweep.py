@@ -1,0 +1,96 @@
+"""Many runs from one file: which they are, what they leave, and what happens to those that fail."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flcore.sweep import cells_of, read_sweep
+from flcore.utils.errors import UsageError
+from support import REPO
+
+FILE = """
+dataset = "Tiny"
+data_dir = "{data_root}"
+results_dir = "{results}"
+device = "cpu"
+global_rounds = 1
+
+[[runs]]
+algorithm = ["FedAvg", "Local"]
+
+[[runs]]
+algorithm = "FedProx"
+mu = [0.1, 0.5]
+
+[[runs]]
+algorithm = "FedKTL"
+generator = "{generator}"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        (tmp_path / "sweep.toml").write_text(text)
+        return tmp_path / "sweep.toml"
+
+    return write
+
+
+def test_lists_are_combined_and_tables_are_runs_of_their_own(write):
+    common = 'seed = [0, 1]\nlocal_epochs = 2\n[[runs]]\nalgorithm = "FedAvg"\n'
+    runs = read_sweep(write(common + '[[runs]]\nalgorithm = "FedCPD"\ncpd_align = [1.0, 5.0]\n'))
+    assert [tuple(run.values()) for run in runs] == [
+        *[(0, 2, "FedAvg"), (1, 2, "FedAvg")],
+        *[(0, 2, "FedCPD", 1.0), (0, 2, "FedCPD", 5.0), (1, 2, "FedCPD", 1.0), (1, 2, "FedCPD", 5.0)],
+    ]
+    assert [cell.words for cell in cells_of(runs)][-1] == "seed=1 algorithm=FedCPD cpd_align=5.0"
+    assert read_sweep(write("mu = 0.1")) == [{"mu": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed = [", "sweep.toml"),
+        ("seed = []", "seed is an empty list"),
+        ("[grid]\nseed = 1", r"\[grid\] means nothing here"),
+        ("runs = 3", r"under \[\[runs\]\]"),
+        ("seed = [0, 1]\nlocal_epoch = 1", "seed=0: local_epoch: no such setting. Did you mean local_epochs"),
+        ('algorithm = ["FedAvg", "FedAwg"]', "FedAwg"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_told_before_any_run(write, text, message):
+    with pytest.raises(UsageError, match=message):
+        cells_of(read_sweep(write(text)))
+
+
+def start(path):
+    words = [sys.executable, str(REPO / "scripts" / "sweep.py"), str(path), "--processes", "2"]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent)
+
+
+def test_a_sweep_runs_what_is_missing_and_names_what_failed(write, data_root, tmp_path):
+    file = write(FILE.format(data_root=data_root, results=tmp_path / "results", generator=tmp_path / "none.pt"))
+    for before in (0, 4):
+        process = start(file)
+        printed, error = process.communicate(timeout=120)
+        assert process.returncode == 1, error
+        assert f"4 of 5 runs are finished ({before} were before), 1 failed" in printed
+        assert re.search(r"failed: algorithm=FedKTL .*none.pt: there is no such file", printed)
+        assert len(list((tmp_path / "results").glob("*.h5"))) == 4
+
+
+@pytest.mark.slow
+def test_an_end_in_the_middle_loses_nothing(write, data_root, tmp_path):
+    text = FILE.split("[[runs]]")[0].replace("global_rounds = 1", "global_rounds = 100000\nseed = [0, 1, 2]")
+    process = start(write(text.format(data_root=data_root, results=tmp_path / "results", generator="")))
+    while not list((tmp_path / "results").glob("*.h5")):
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on with the rest" in error
