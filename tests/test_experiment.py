@@ -165,6 +165,7 @@ def test_a_result_holds_what_the_files_hold(small):
         "results": "Tiny_FedCPD_test_0.h5",
         "run": "Tiny_FedCPD_test_0.run.json",
         "model": "Tiny_FedCPD_test_0.pt",
+        "models": "Tiny_FedCPD_test_0.models",
     }
     with h5py.File(paths["results"]) as file:
         assert file["rs_test_acc"][:].tolist() == result.test_acc.tolist()

@@ -73,6 +73,7 @@ def start(path):
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent)
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_what_is_missing_and_names_what_failed(write, data_root, tmp_path):
     file = write(FILE.format(data_root=data_root, results=tmp_path / "results", generator=tmp_path / "none.pt"))
     for before in (0, 4):

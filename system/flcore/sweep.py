@@ -23,7 +23,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +131,10 @@ def run_sweep(cells: Sequence[Cell], processes: int | None = None) -> Sequence[C
         KeyboardInterrupt: somebody ended it; what is unfinished runs when the sweep is started again.
     """
     most = processes or processes_for(len(cells))
-    context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+    context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if hasattr(os, "fork"):
         context.set_forkserver_preload(["flcore.experiment"])  # torch is imported once
-    waiting, running = list(reversed(cells)), dict[Connection, Cell]()
+    waiting, running = list(reversed(cells)), dict[Any, Cell]()
     # one run alone may use the whole machine
     executor = {} if most == 1 or torch.cuda.is_available() else {"executor": "loop"}
     bar = tqdm(total=sum(cell.rounds for cell in cells), unit="round", disable=None, dynamic_ncols=True, smoothing=0.05)
@@ -150,10 +150,10 @@ def run_sweep(cells: Sequence[Cell], processes: int | None = None) -> Sequence[C
                 running[receiver] = cell
             bar.set_postfix_str(", ".join(cell.words for cell in running.values())[:60])
             for receiver in wait(list(running), timeout=0.3):
-                cell = running[receiver]  # type: ignore[index]
+                cell = running[receiver]
                 if not _hear(cell, receiver, bar):
                     cell.process.join()
-                    del running[receiver]  # type: ignore[arg-type]
+                    del running[receiver]
                     number += 1
                     tqdm.write(f"[{number}/{len(cells)}] {cell.words}: {cell.line}")
             if interrupt.asked():
