@@ -41,6 +41,7 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
     remembers: tuple[str, ...] = ("global_params", "records", "rs_test_acc", "rs_test_auc", "rs_train_loss", "Budget")
     checkpoints: Any = None  # writes them between rounds, and resumes
     own_loop = False  # True: brings its own `train`, as PFLlib's servers do
+    by_messages = True  # False: reads more of its clients than what they send, so that these must be in its process
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -17,6 +17,7 @@ from flcore.servers.serverbase import Server
 class FedCRL(PrototypeServer, Server):
     rule = clientCRL
     weighting = "count"
+    by_messages = False  # the rate of mixing is the clients' own
 
     def __init__(self, args: Any, times: int) -> None:
         super().__init__(args, times)

@@ -12,6 +12,7 @@ from flcore.servers.serverbase import Server
 class FedDBE(Server):
     rule = clientDBE
     shares = ("base.", "head.")
+    by_messages = False  # all train before the first message
     remembers = ("consensus",)
 
     def __init__(self, args: Any, times: int) -> None:

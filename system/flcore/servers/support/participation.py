@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,19 +51,18 @@ class Participation:
         slow = server.train_slow_clients, server.send_slow_clients
         maker = Maker(server.args, clientObj, self.attackers, *slow)
 
-        def network(x: torch.Tensor) -> Any:
-            self.forward = self.forward or self._network(clientObj, x)
-            return self.forward
-
-        clients = (maker.make(i, network, server.store) for i in ids)
+        clients = (maker.make(i, partial(self.network, clientObj), server.store) for i in ids)
         return [client.without_data() if server.args.executor == "ray" else client for client in clients]
 
-    def _network(self, clientObj: Any, x: torch.Tensor) -> Any:
-        """One network for all clients of a rule: it only lends its structure. None for others."""
-        forward = clientObj.network(self.server.args, x)
-        if forward:
-            self.server.weights = Weights(forward.net)  # knows the rule's extra modules, should they be shared
-        return forward
+    def network(self, clientObj: Any, x: torch.Tensor) -> Any:
+        """One network for all clients of a rule, made for samples like x (n, ...): it only lends its structure. None
+        for others.
+        """
+        if not self.forward:
+            self.forward = clientObj.network(self.server.args, x)
+            if self.forward:
+                self.server.weights = Weights(self.forward.net)  # knows the rule's extra modules, should they be shared
+        return self.forward
 
     def check(self) -> None:
         """Refuses clients that cannot train or be tested, and says who cannot take a single step.

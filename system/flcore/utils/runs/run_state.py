@@ -58,7 +58,7 @@ def capture(server: Any, folder: Path) -> dict[str, Any]:
 def restore(server: Any, state: Mapping[str, Any], reader: Reader) -> None:
     """Sets what `capture` read. If it turns out wrong half-way, the next one overwrites it, or the run ends."""
     for name in remembered(server):
-        _set(server, name, reader.decode(state["server"][name]))
+        set_value(server, name, reader.decode(state["server"][name]))
     messages = [reader.decode(message) for message in state["messages"]]
     random = reader.decode(state["random"])
     if len(state["clients"]) != state["number"]:
@@ -66,7 +66,7 @@ def restore(server: Any, state: Mapping[str, Any], reader: Reader) -> None:
     for saved in state["clients"]:
         client = server.clients[saved["id"]]
         for name in remembered(client):
-            _set(client, name, reader.decode(saved[name]))
+            set_value(client, name, reader.decode(saved[name]))
         client.shared = messages[saved["shared"]]
     _set_random_states(random, server.device)
 
@@ -82,7 +82,7 @@ def _set_random_states(states: list[Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states[1], device)
 
 
-def _set(owner: Any, name: str, value: Any) -> None:
+def set_value(owner: Any, name: str, value: Any) -> None:
     """Module, optimizer and parameter take over the value, anything else is replaced by it."""
     present = getattr(owner, name)
     if isinstance(present, (nn.Module, torch.optim.Optimizer)):
