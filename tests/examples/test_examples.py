@@ -55,6 +55,22 @@ def test_every_cell_of_the_notebook_runs(monkeypatch):
     assert namespace["results"].keys() == {"FedAvg", "FedRep", "FedCPD"}
 
 
+@pytest.mark.slow
+def test_the_whole_way(tmp_path):
+    """Files of a generated data set, a study, nine runs, a table, figures and predictions; in a folder with a space."""
+    pytest.importorskip("optuna")
+    folder = tmp_path / "a way"
+    words = [sys.executable, str(EXAMPLES / "whole_way.py"), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "9 of 9 runs are finished" in done.stdout and "\\bottomrule" in done.stdout
+    assert "best of 4: validation accuracy" in done.stdout and "client 0: " in done.stdout
+    made = {"curves.pdf", "report.html", "predictions.csv", "tune.db"}
+    assert made <= {path.name for path in folder.iterdir() if path.stat().st_size}
+    assert len(list((folder / "results").glob("*.models"))) == 9
+    assert len((folder / "predictions.csv").read_text().splitlines()) == 13
+
+
 def test_the_readme_shows_the_new_method_as_it_is():
     readme = (REPO / "README.md").read_text()
     for name in ("clientrepprox.py", "serverrepprox.py", "card.txt"):
