@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from flcore.clients.support.items import load_item
 from flcore.data.new_images import read_new
 from flcore.data.reading import DataSet
 from flcore.hyperparams import user_path
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="*", type=user_path, metavar="PATH", help="images; none: its own test images")
     parser.add_argument("--client", type=int, required=True, metavar="N", help="whose model")
     parser.add_argument("--out", type=user_path, metavar="FILE.csv", help="write every prediction here")
+    parser.add_argument("--figure", type=user_path, metavar="FILE", help="draw the embeddings: .png, .pdf or .svg")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N, mps or auto (default: cpu)")
     return parser
 
@@ -55,17 +57,18 @@ def _predict(args: argparse.Namespace) -> None:
     device = resolve_device(args.device, say=lambda line: None)
     [repeat] = load_result(args.result, str(device)).repeats
     model = repeat.client(args.client)
-    names, found, labels = list[str](), list[np.ndarray](), list[np.ndarray]()
+    names, found, labels, seen = list[str](), list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for path in args.paths:
         own, x, y = read_new(path, model.network.shape, model.class_names, _data_set(repeat))
         names += own
+        seen.append(x)
         found.append(model.predict_proba(x))
         labels.append(np.full(len(x), -1) if y is None else y)
     if not args.paths:
         assert repeat.path
         test = data_of(read_run(repeat.path)).read(args.client, is_train=False)
         names = [f"test/{args.client}.npz:{i}" for i in range(len(test["y"]))]
-        found, labels = [model.predict_proba(test["x"])], [test["y"]]
+        found, labels, seen = [model.predict_proba(test["x"])], [test["y"]], [test["x"]]
     likely, true = np.concatenate(found), np.concatenate(labels)
     classes = np.array(model.class_names)
     label = likely.argmax(1) if len(likely) else np.zeros(0, np.int64)
@@ -81,6 +84,12 @@ def _predict(args: argparse.Namespace) -> None:
         print(table.head(MOST).to_string(index=False, float_format="{:.3f}".format))
         if len(table) > MOST:
             print(f"... {len(table) - MOST} more: --out FILE.csv")
+    if args.figure:
+        from flcore.reporting import embeddings  # matplotlib takes its time
+
+        z = model.embeddings(np.concatenate(seen))
+        embeddings.write(args.figure, z, true, model.class_names, _prototypes(repeat, z.shape[1]))
+        print(f"embeddings: {args.figure}")
     if known.any():
         print("\n".join(_quality(args.client, confusion(label[known], true[known], len(classes)), classes)))
 
@@ -88,6 +97,18 @@ def _predict(args: argparse.Namespace) -> None:
 def _data_set(repeat: Repeat) -> DataSet:
     """The data set of the run, which need not be there any more."""
     return DataSet(repeat.info["settings"]["dataset"], repeat.info["arguments"].get("data_dir"))
+
+
+def _prototypes(repeat: Repeat, size: int) -> np.ndarray | None:
+    """The global prototypes (C, size) that the clients got last, NaN for a class without; None where there are none."""
+    if "model" not in repeat.paths:
+        return None
+    message = load_item(repeat.paths["model"], "cpu")
+    found = message.get("prototypes")
+    if found is None or found.ndim != 2 or found.shape[1] != size:
+        return None
+    known = message.get("seen", found.new_ones(len(found))).bool()
+    return np.where(known.numpy()[:, None], found.numpy(), np.nan)
 
 
 def _quality(client: int, counts: np.ndarray, classes: np.ndarray) -> list[str]:

@@ -12,6 +12,7 @@ from PIL import Image
 
 import predict
 from flcore.experiment import Experiment
+from flcore.reporting import embeddings
 from support import REPO, write_dataset
 
 
@@ -124,3 +125,16 @@ def test_the_page_of_results_is_followed_word_for_word(data_root, tmp_path, monk
     capsys.readouterr()
     exec(code, {"images": np.zeros((2, 3, 16, 16), np.uint8)})
     assert re.fullmatch(r"\['[01]', '[01]'\]\n", capsys.readouterr().out)
+
+
+def test_embeddings_are_drawn_with_the_prototypes(data_root, tmp_path, monkeypatch, capsys):
+    """FedCPD sends a prototype of each of the four classes; the figure has them all beside the nine images."""
+    drawn = []
+    monkeypatch.setattr(embeddings, "plane", lambda points: drawn.append(len(points)) or points[:, :2].astype(float))
+    settings = {"algorithm": "FedCPD", "dataset": "Tiny", "data_dir": str(data_root), "device": "cpu"}
+    made = Experiment(**settings, global_rounds=1, results_dir=str(tmp_path)).run().repeats[0]
+    figure = tmp_path / "z.svg"
+    assert predict.main([str(made.path), "--client", "0", "--figure", str(figure)]) == 0
+    assert drawn == [9 + 4] and figure.read_text().startswith("<?xml")
+    assert predict.main([str(made.path), "--client", "0", "--figure", "z.txt"]) == 2
+    assert ".png, .pdf, .svg" in capsys.readouterr().err
