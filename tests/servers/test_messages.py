@@ -111,6 +111,14 @@ def test_class_means_and_counts_come_together():
     assert expected == EXPECTED and defect(reply(counts=None), expected) == "lacks counts"
 
 
+def test_who_lacks_what_is_needed_has_no_vote():
+    """Most clients of a method of class means send none: those that do are right, however few."""
+    bare = reply(prototypes=None, counts=None)
+    expected = expected_layout(WEIGHTS, [bare, bare, reply()], EXTRAS, EXTRAS)
+    assert expected == EXPECTED and defect(bare, expected) == "lacks prototypes"
+    assert expected_layout(WEIGHTS, [bare], EXTRAS, EXTRAS) == layout(WEIGHTS)
+
+
 def test_what_no_method_declares_is_not_expected_however_many_send_it():
     expected = expected_layout(WEIGHTS, [reply(), reply()], ())
     assert expected == layout(WEIGHTS)

@@ -7,6 +7,7 @@ from flcore.data.reading import DataSet
 from flcore.executors.loop import LoopExecutor
 from flcore.executors.threads import ThreadsExecutor
 from flcore.registry import METHODS, Method
+from flcore.servers.messages import CLASS_MEANS
 from flcore.servers.serveravg import FedAvg
 from flcore.servers.support import uploads
 from flcore.utils.errors import RunError
@@ -152,3 +153,25 @@ def test_a_round_in_parts_in_which_nobody_is_left_ends_the_run(make_server, smal
     small_parts(1)
     with pytest.raises(RunError, match=r"no participant is left. Left out in this round: clients \[0, 1, 2, 3\]"):
         server.train()
+
+
+@pytest.mark.parametrize("algorithm", ["FedCPD", "FedGH", "FedPA", "FedTGP"])
+def test_clients_without_class_means_are_left_out_also_if_they_are_most(make_server, algorithm):
+    server = make_server(algorithm, "-gr", "1", "-se", "1", "--pa_gen_steps", "1", "--pa_steps", "1", model="MLR")
+    for client in server.clients[:3]:
+        withhold_class_means(client)
+    server.train()
+    assert server.records["rs_left_out_clients"] == [(0, 0), (0, 1), (0, 2)] and server.uploaded_ids == [3]
+
+
+def test_without_any_class_means_the_run_ends_with_the_reason(make_server):
+    server = make_server("FedGH", "-gr", "1", model="MLR")
+    for client in server.clients:
+        withhold_class_means(client)
+    with pytest.raises(RunError, match="FedGH: every client's upload lacks prototypes or counts"):
+        server.train()
+
+
+def withhold_class_means(client):
+    message = client.message
+    client.message = lambda shares: {k: v for k, v in message(shares).items() if k not in CLASS_MEANS}

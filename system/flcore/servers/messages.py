@@ -80,7 +80,9 @@ def layout(message: Any) -> Layout:
     return {name: (value.shape, value.dtype) for name, value in items if isinstance(value, Tensor)}
 
 
-def expected_layout(weights: Tensors, replies: Sequence[Any], extras: tuple[str, ...] = ()) -> Layout:
+def expected_layout(
+    weights: Tensors, replies: Sequence[Any], extras: tuple[str, ...] = (), needs: tuple[str, ...] = ()
+) -> Layout:
     """What a reply of this round must look like.
 
     Args:
@@ -88,12 +90,15 @@ def expected_layout(weights: Tensors, replies: Sequence[Any], extras: tuple[str,
         replies: of the clients. What they hold besides is known to them alone, so most of them decide; the first one
             does among equally many.
         extras: prefixes of the names that they may hold besides.
+        needs: those of these names that each must hold: a reply without them has no vote.
     """
     known = layout(weights)
     votes = Counter(
         tuple((name, kind) for name, kind in layout(reply).items() if name not in known and name.startswith(extras))
         for reply in replies
-        if isinstance(reply, Mapping) and len({name in reply for name in CLASS_MEANS}) == 1  # both or none
+        if isinstance(reply, Mapping)
+        and len({name in reply for name in CLASS_MEANS}) == 1  # both or none
+        and all(name in reply for name in needs)
     )
     most = votes.most_common(1)  # of equally many, the one that was met first
     return {**known, **(dict(most[0][0]) if most else {})}

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from flcore.clients.support import privacy
+from flcore.servers.messages import CLASS_MEANS
 from flcore.servers.roundloop import RoundLoop, share_of
 from flcore.servers.support import dlg, faults, newcomers, pfllib_host
 from flcore.servers.support.clients import ManyClients
@@ -151,6 +152,11 @@ class Server(pfllib_host.PFLlibMethods, RoundLoop):
 
     def filter_prototypes(self, prototypes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return self.round_uploads.filter_prototypes(prototypes, counts)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What every upload must hold beside the weights."""
+        return CLASS_MEANS if self.method.prototypes else ()
 
     def knowledge(self, upload: Any) -> dlg.Knowledge:
         """What an upload tells an attacker (``-dlg``)."""

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from flcore.clients.clientcpd import CPDSettings, clientCPD
+from flcore.servers.messages import CLASS_MEANS
 from flcore.servers.prototypes import PrototypeServer
 from flcore.servers.serverbase import Server
 from flcore.trainmodel.models import BaseHeadSplit
@@ -34,6 +35,11 @@ class FedCPD(PrototypeServer, Server):
                 log.info(f"FedCPD: distils the feature maps of {layers}.")
             else:
                 log.warning("FedCPD: this model has no feature maps, so feature distillation is off.")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What every upload must hold beside the weights: no class means if nothing is learnt from them."""
+        return CLASS_MEANS if self.hp.cpd_align or self.hp.cpd_contrast else ()
 
     @staticmethod
     def split_head(model: Any) -> nn.Module:

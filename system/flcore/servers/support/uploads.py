@@ -165,8 +165,9 @@ class RoundUploads:
         weights = server.shared_weights() if server.method.weights_up else {}
         extras += CLASS_MEANS if server.method.prototypes else ()
         uploads = [self.upload_of(client) for client in clients]
-        expected = self.layouts.setdefault(extras, expected_layout(weights, uploads, extras))
-        defects = [defect(upload, expected) for upload in uploads]
+        expected = self.layouts.setdefault(extras, expected_layout(weights, uploads, extras, server.needs))
+        nobody = "" if expected.keys() >= set(server.needs) else f"lacks {' or '.join(server.needs)}"
+        defects = [nobody or defect(upload, expected) for upload in uploads]
         reasons = list(dict.fromkeys(defects))
         if len(clients) > 1 and len(reasons) == 1 and reasons[0] and not reasons[0].endswith(NOT_FINITE):
             raise RunError(f"{server.algorithm}: every client's upload {reasons[0]}")
