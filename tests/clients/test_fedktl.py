@@ -10,6 +10,7 @@ from torch import nn
 
 import train_generator
 from flcore.clients.clientktl import clientKTL
+from flcore.experiment import Experiment
 from flcore.servers.serverktl import batches_of_two_or_more
 from flcore.trainmodel.ktl import ImageGenerator, arcface_loss, like_clients, simplex_etf
 from flcore.utils.errors import UsageError
@@ -181,9 +182,10 @@ def test_torchscript_that_uses_files_is_refused_before_it_runs(tmp_path, monkeyp
     assert written.exists() or isinstance(net, Reads)
 
 
-def test_without_a_generator_it_says_what_to_do(make_server):
+def test_without_a_generator_it_says_what_to_do(data_root):
+    experiment = Experiment(algorithm="FedKTL", dataset="Tiny", data_dir=data_root, results_dir=None)
     with pytest.raises(UsageError, match="--generator FILE.*train_generator.py"):
-        make_server("FedKTL", "--generator", "")
+        experiment.server()
 
 
 def test_images_get_the_clients_channels_and_size():

@@ -78,9 +78,11 @@ class ImageGenerator:
         UsageError: there is no such file, it holds something else, or it does not take latent vectors of that size.
     """
 
-    def __init__(self, file: Path, latent_dim: int, shape: tuple[int, ...], device: Any, trusted: bool = False) -> None:
+    def __init__(
+        self, file: Path | str, latent_dim: int, shape: tuple[int, ...], device: Any, trusted: bool = False
+    ) -> None:
         self.latent_dim, self.shape, self.device = latent_dim, shape, device
-        self.module = load_generator(file, device, trusted)
+        self.module = load_generator(Path(file), device, trusted)
         self.mapping: Callable[[Tensor], Tensor] | None = getattr(self.module, "mapping", None)
         try:
             latents = self.latents(2, torch.Generator().manual_seed(0))

@@ -22,7 +22,7 @@ from torch import nn
 from flcore.hyperparams import user_path
 from flcore.trainmodel.build import adapt_channels, build_model, known_model
 from flcore.trainmodel.forward import tensors_of
-from flcore.utils.errors import UsageError, did_you_mean
+from flcore.utils.errors import UsageError, did_you_mean, lacks_memory
 
 Build = Callable[[tuple[int, ...], int], nn.Module]  # (a sample's shape, number of classes) -> a network
 TORCHVISION = "torchvision:"
@@ -116,6 +116,8 @@ def explained(label: str, doing: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
+        if lacks_memory(error):
+            raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         for frame in traceback.extract_tb(error.__traceback__):
             if "site-packages" not in frame.filename and "flcore" not in frame.filename:

@@ -31,11 +31,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {known[near[0]]}?" if near else ""
 
 
+def lacks_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "to allocate" in str(error))
+
+
 def report(error: Exception) -> int:
     """Prints what a user must know of `error` and returns the exit code; what is a defect of the program is raised."""
     code = getattr(error, "exit_code", RunError.exit_code)
     text = str(error)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "to allocate" in text):
+    if lacks_memory(error):
         text = f"not enough memory ({text.splitlines()[0] if text else 'no more is known'})"
     elif not isinstance(error, UsageError | RunError | OSError):  # OSError: no space, no permission
         raise error
