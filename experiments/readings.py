@@ -24,7 +24,7 @@ from flcore.experiment import Experiment
 from flcore.observers import Terminal
 from flcore.servers.servercpd import FedCPD
 from flcore.trainmodel.cpd import CBAM, HierarchicalDistiller
-from flcore.trainmodel.forward import Forward, Tensors, feature_stages, subset
+from flcore.trainmodel.forward import Forward, Tensors, feature_stages, first_pass, subset
 from flcore.utils import console, interrupt
 from flcore.utils.errors import report
 
@@ -153,9 +153,10 @@ def with_attention(model: nn.Module, shape: Sequence[int], reduction: int) -> nn
     """``model`` with a CBAM behind every stage that gives feature maps (inputs of ``shape``), in place."""
     base: Any = model.base
     like = next(base.parameters())
-    names = {module: name for name, module in base.named_modules()}
-    for stage, channels in feature_stages(base, like.new_zeros(1, *shape)):
-        base.set_submodule(names[stage], nn.Sequential(stage, CBAM(channels, reduction).to(like.device)))
+    _, maps, _ = first_pass(base, like.new_zeros(1, *shape))
+    for name, channels in feature_stages(base, maps):
+        stage = base.get_submodule(name)
+        base.set_submodule(name, nn.Sequential(stage, CBAM(channels, reduction).to(like.device)))
     return model
 
 

@@ -51,3 +51,9 @@ def test_portable_files_import_torch_the_standard_library_and_each_other_only(na
     portable = {file.removesuffix(".py").replace("/", ".") for file in PORTABLE}
     outside = set(imports(SYSTEM / name)) - portable
     assert {module.split(".")[0] for module in outside} <= {"torch", *sys.stdlib_module_names}
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """pytest imports them by these."""
+    names = [path.name for path in (REPO / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
