@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import shutil
@@ -14,7 +13,8 @@ from pathlib import Path
 from flcore import registry
 from flcore.hyperparams import user_path
 from flcore.utils import console
-from flcore.utils.errors import RunError, UsageError, report
+from flcore.utils.errors import RunError, UsageError, did_you_mean, report
+from flcore.utils.runs.files import whole_folder
 from pairs.checkout import Choice, Pair, choices, read_pair
 from plugin.checkout import NotACheckoutError, digest, find_system
 
@@ -73,17 +73,9 @@ def check_unedited(folder: Path) -> None:
 
 def write(folder: Path, files: dict[str, str]) -> None:
     """Puts the files in place together, for those of an earlier import."""
-    new = folder.with_name(f".new-{folder.name}")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    try:
+    with whole_folder(folder) as new:
         for name, text in files.items():
             (new / name).write_text(text, encoding="utf-8", newline="")
-        if folder.exists():
-            shutil.rmtree(folder)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def bring_in(system: Path, names: Sequence[str], dry_run: bool) -> None:
@@ -96,9 +88,10 @@ def bring_in(system: Path, names: Sequence[str], dry_run: bool) -> None:
     known = choices(system)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise UsageError(f"{name}: {system / 'main.py'} has no such method.{hint} It has: {', '.join(known)}")
+            raise UsageError(
+                f"{name}: {system / 'main.py'} has no such method.{did_you_mean(name, known)} "
+                f"It has: {', '.join(known)}"
+            )
     planned = {}
     for name in names or known:
         folder = folder_of(name)

@@ -229,7 +229,7 @@ METHODS = [
 def imported() -> list[Method]:
     """The methods that scripts/import_pair.py has brought in, a folder each with its card."""
     found = []
-    for path in sorted(IMPORTED.glob("*/card.json")):
+    for path in sorted(IMPORTED.glob("[!.]*/card.json")):
         try:
             found.append(Method(**json.loads(path.read_text(encoding="utf-8"))["method"]))
         except (OSError, ValueError, KeyError, TypeError) as error:

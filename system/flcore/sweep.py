@@ -35,6 +35,7 @@ from flcore.observers import Observer
 from flcore.utils import interrupt
 from flcore.utils.cli import read_toml
 from flcore.utils.errors import RunError, UsageError
+from flcore.utils.machine import usable_cores
 from flcore.utils.records import shown
 
 Settings = dict[str, Any]
@@ -120,8 +121,7 @@ def cells_of(runs: Sequence[Settings]) -> list[Cell]:
 
 def processes_for(cells: int) -> int:
     """How many at the same time: one a processor core; with a GPU, which one run fills, one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cells, 1 if torch.cuda.is_available() else cores))
+    return max(1, min(cells, 1 if torch.cuda.is_available() else usable_cores()))
 
 
 def run_sweep(cells: Sequence[Cell], processes: int | None = None) -> Sequence[Cell]:

@@ -17,7 +17,7 @@ from flcore.registry import METHODS
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
 from support import REPO, SHORT, same_tensors
-from support.checkpoints import INFO, StoppedError, everything, stop_in_round
+from support.checkpoints import INFO, everything, resumed_after
 
 ray = pytest.importorskip("ray")
 
@@ -102,13 +102,9 @@ def test_a_resumed_run_ends_with_the_same_numbers(make_server, double, tmp_path,
         server.checkpoints = Checkpoints(tmp_path / "run.h5", INFO, 1, resume, lambda line: None)
         return server
 
-    expected, stopped = make_server("FedCPD", *PART, *flags), make(False)
+    expected = make_server("FedCPD", *PART, *flags)
     expected.train()
-    stop_in_round(stopped, 1)
-    with pytest.raises(StoppedError):
-        stopped.train()
-    resumed = make(True)
-    resumed.train()
+    resumed = resumed_after(make, 1)
     assert everything(resumed)[0] == everything(expected)[0]
     assert all(same_tensors(one.params, resumed.clients[one.id].params) for one in expected.lasting_clients())
 

@@ -6,7 +6,7 @@ import pytest
 from flcore.registry import METHODS
 from flcore.utils.runs.checkpoint import Checkpoints
 from support import SHORT, same_tensors
-from support.checkpoints import INFO, StoppedError, everything, stop_in_round
+from support.checkpoints import INFO, everything, resumed_after
 
 SAMPLED = ("-jr", "0.5", "--eval_clients", "2")
 
@@ -63,12 +63,7 @@ def test_a_resumed_run_ends_with_the_same_numbers(make_server, tmp_path, monkeyp
 
     whole = make_server("FedCPD", *SAMPLED, "-gr", "4")
     whole.train()
-    stopped = make(False)
-    stop_in_round(stopped, 2)
-    with pytest.raises(StoppedError):
-        stopped.train()
-    resumed = make(True)
-    resumed.train()
+    resumed = resumed_after(make, 2)
     assert everything(resumed)[0] == everything(whole)[0]
     for i in whole.clients.present:
         assert same_tensors(whole.clients[i].state, resumed.clients[i].state)

@@ -1,6 +1,7 @@
 """Runs that stop in the middle, and all that they have computed."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -48,6 +49,17 @@ def everything(server):
 
 def attributes(owner):
     return {name: plain(value) for name, value in vars(owner).items() if name not in SET_IN_A_ROUND}
+
+
+def resumed_after(make, number):
+    """What `make(resume=True)` makes, trained to its end, after another run has stopped in this round."""
+    stopped = make(False)
+    stop_in_round(stopped, number)
+    with pytest.raises(StoppedError):
+        stopped.train()
+    resumed = make(True)
+    resumed.train()
+    return resumed
 
 
 def stop_in_round(server, number):

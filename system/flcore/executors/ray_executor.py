@@ -31,6 +31,7 @@ from flcore.executors.ray_tensors import HELD, Packed, Parcel, Table, known_as
 from flcore.trainmodel.forward import Tensors, tensors_of
 from flcore.utils import interrupt
 from flcore.utils.errors import RunError, UsageError
+from flcore.utils.machine import usable_cores
 from flcore.utils.runs.run_state import remembered
 
 log = logging.getLogger(__name__)
@@ -88,8 +89,7 @@ class RayExecutor(LoopExecutor):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray tells its makers otherwise
         handlers = {number: signal.getsignal(number) for number in interrupt.SIGNALS}
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        here = {"num_cpus": cores, "include_dashboard": False} if address is None else {}
+        here = {"num_cpus": usable_cores(), "include_dashboard": False} if address is None else {}
         try:
             self.ray.init(address=address or "local", **quiet, **here)
         except (ConnectionError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:

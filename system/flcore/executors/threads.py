@@ -1,7 +1,6 @@
 """Several clients at once on a CPU: a pool of workers with one intra-op thread each, bitwise equal to the loop."""
 
 import copy
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ from typing import Any
 
 from flcore.clients.support.metrics import Metrics
 from flcore.executors.loop import LoopExecutor, score_unit, train_one
+from flcore.utils.machine import usable_cores
 
 
 class ThreadsExecutor(LoopExecutor):
@@ -21,8 +21,7 @@ class ThreadsExecutor(LoopExecutor):
     name = "threads"
 
     def __init__(self, num_workers: int | None = None) -> None:
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self.num_workers = num_workers or usable or 1
+        self.num_workers = num_workers or usable_cores()
         self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="client")
         self._own = threading.local()
 

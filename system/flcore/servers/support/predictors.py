@@ -7,8 +7,6 @@ method's teachers, masks and moments stay out, and its heads, personal modules a
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from flcore.trainmodel.forward import Tensors
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.runs.files import models_folder, write_json
+from flcore.utils.runs.files import models_folder, whole_folder, write_json
 from flcore.utils.runs.run_state import Reader, UnusableError, Writer
 from flcore.utils.runs.status import read_info
 from flcore.utils.runs.tensor_files import identity
@@ -86,26 +84,21 @@ def write(server: Any, h5: Path, run: Mapping[str, Any], **about: Any) -> None:
         RunError: the disk is full, or the folder cannot be written to.
     """
     folder = models_folder(h5)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     clients = server.evaluation.clients
     names = read_by(clients[0])
     try:
-        temporary.mkdir()
-        writer = Writer(temporary)
-        last = {identity(value) for group in kept_of(clients[-1], names).values() for value in group.values()}
-        for group in kept_of(clients[0], names).values():
-            writer.encode([value for value in group.values() if identity(value) in last])
-        common = writer.end_of_common()
-        each = {client.id: writer.encode(kept_of(client, names)) for client in clients}
-        writer.flush()
-        content = {"format": FORMAT, "run": dict(run), **about, "clients": each}
-        write_json(temporary / "models.json", content | {"common_files": common, "files": writer.files})
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
+        with whole_folder(folder) as temporary:
+            writer = Writer(temporary)
+            last = {identity(value) for group in kept_of(clients[-1], names).values() for value in group.values()}
+            for group in kept_of(clients[0], names).values():
+                writer.encode([value for value in group.values() if identity(value) in last])
+            common = writer.end_of_common()
+            each = {client.id: writer.encode(kept_of(client, names)) for client in clients}
+            writer.flush()
+            content = {"format": FORMAT, "run": dict(run), **about, "clients": each}
+            write_json(temporary / "models.json", content | {"common_files": common, "files": writer.files})
     except OSError as error:
         raise RunError(f"{folder} cannot be written ({error.strerror or error}); the result itself is kept") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class Models(Mapping[int, Kept]):

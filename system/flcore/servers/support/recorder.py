@@ -35,7 +35,8 @@ class Recorder:
         server = self.server
         if server.evaluation.sample is None:
             self.add(**{name: np.isin(np.arange(server.num_clients), ids).astype(np.int8)})
-        for i in ids if server.evaluation.sample is not None else ():
+            return
+        for i in ids:
             self.add(**{f"{name}_clients": (server.current_round, i)})
 
     # ---- rounds ------------------------------------------------------------------------------------------------------

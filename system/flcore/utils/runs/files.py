@@ -37,6 +37,23 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """As `whole_file` a new, empty folder that takes the place of `path`, whatever that was.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def write_bytes(path: Path, content: bytes, sync: bool = False) -> None:
     """Writes a file directly, for a folder that is renamed as a whole; `sync`: it shall survive a power failure."""
     with open(path, "wb") as file:
