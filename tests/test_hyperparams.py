@@ -177,7 +177,7 @@ DEFAULTS = {
         "cpd_align": 1.0,
         "cpd_contrast": 1.0,
         "cpd_tau": 0.1,
-        "cpd_width": 64,
+        "cpd_width": 16,
         "cpd_reduction": 16,
         "cpd_proto_weighting": "uniform",
     },

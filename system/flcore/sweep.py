@@ -67,18 +67,27 @@ def read_sweep(path: Path) -> list[Settings]:
     Raises:
         UsageError: there is no such file, it is not TOML, or holds a table that means nothing.
     """
-    content = read_toml(path)
-    tables = content.pop("runs", [])
+    return runs_in(read_toml(path), path)
+
+
+def runs_in(content: Settings, path: Path) -> list[Settings]:
+    """The settings of every run that the content of the file `path` means, in its order.
+
+    Raises:
+        UsageError: it holds a table that means nothing, or an empty list.
+    """
+    above = {name: value for name, value in content.items() if name != "runs"}
+    tables = content.get("runs", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{path}: runs are tables, each under [[runs]]")
-    for name, value in (item for table in (content, *tables) for item in table.items()):
+    for name, value in (item for table in (above, *tables) for item in table.items()):
         if isinstance(value, dict) and name != "model_args":
             raise UsageError(f"{path}: [{name}] means nothing here; runs are tables, each under [[runs]]")
         if value == []:
             raise UsageError(f"{path}: {name} is an empty list, which leaves no run")
     found: list[Settings] = []
     for table in tables or [{}]:
-        for settings in combinations({**content, **table}):
+        for settings in combinations({**above, **table}):
             if settings not in found:
                 found.append(settings)
             if len(found) > MOST:

@@ -43,7 +43,7 @@ class CPDSettings(Settings):
     cpd_align: float = setting(1.0, "weight alpha of the prototype alignment; 0: off", least=0, source=OURS)
     cpd_contrast: float = setting(1.0, "weight beta of the prototype contrast; 0: off", least=0, source=OURS)
     cpd_tau: float = setting(0.1, "temperature of the prototype contrast", above=0, source=OURS)
-    cpd_width: int = setting(64, "channels of the cross-layer fusion", least=1, source=OURS)
+    cpd_width: int = setting(16, "channels of the cross-layer fusion", least=1, source=OURS)
     cpd_reduction: int = setting(16, "CBAM's channel reduction", least=1, source="CBAM's paper")
     cpd_proto_weighting: str = setting(
         "uniform",

@@ -106,7 +106,7 @@ def summary_table(results: Results, columns: Sequence[str] = NAMES) -> Table:
             elif name == "margin":
                 cells[name] = _margin(margins.get(first["group"]))
             else:
-                cells[name] = _measured(runs, COLUMNS[name])
+                cells[name] = measured(runs, COLUMNS[name])
         rows.append(cells)
     for name in columns:
         if name in COLUMNS and COLUMNS[name].better:
@@ -177,7 +177,7 @@ def _number(value: float, digits: int = 2) -> Cell:
     return Cell(f"{value:.{digits}f}", {"": float(value)}) if np.isfinite(value) else Cell(MISSING, {"": np.nan})
 
 
-def _measured(runs: pd.DataFrame, column: Column) -> Cell:
+def measured(runs: pd.DataFrame, column: Column) -> Cell:
     """Mean and spread over a group's runs; of one run's best A also the round."""
     mean, spread = mean_and_spread(runs[column.metric] * column.scale)
     cell = Cell(MISSING, {" mean": mean, " std over seeds": spread})
@@ -227,17 +227,19 @@ def _margin(difference: Difference | None) -> Cell:
 
 
 def _mark(groups: Sequence[pd.DataFrame], cells: Sequence[Cell]) -> None:
-    """Marks the best and the second number of each data set; numbers that are shown alike share their mark."""
+    """Marks the best and the second number of each data set."""
     for dataset in {runs["dataset"].iloc[0] for runs in groups}:
-        here = [
-            cell
-            for runs, cell in zip(groups, cells, strict=True)
-            if runs["dataset"].iloc[0] == dataset and _comparable(runs) and cell.text != MISSING
-        ]
-        shown = [float(cell.text.split()[0]) for cell in here]
-        ranks = sorted(set(shown), reverse=True)[:2] if len(here) > 1 else []
-        for cell, value in zip(here, shown, strict=True):
-            cell.mark = dict(zip(ranks, ("best", "second"), strict=False)).get(value, "")
+        both = zip(groups, cells, strict=True)
+        rank([cell for runs, cell in both if runs["dataset"].iloc[0] == dataset and _comparable(runs)])
+
+
+def rank(cells: Iterable[Cell]) -> None:
+    """Marks the best and the second of these cells; numbers that are shown alike share their mark."""
+    here = [cell for cell in cells if cell.text != MISSING]
+    shown = [float(cell.text.split()[0]) for cell in here]
+    ranks = sorted(set(shown), reverse=True)[:2] if len(here) > 1 else []
+    for cell, value in zip(here, shown, strict=True):
+        cell.mark = dict(zip(ranks, ("best", "second"), strict=False)).get(value, "")
 
 
 # ---------------------------------------------------------------------------------------------- formats

@@ -70,7 +70,7 @@ class CrossLayerFusion(nn.Module):
     another number of maps.
     """
 
-    def __init__(self, channels: Sequence[int], width: int = 64) -> None:
+    def __init__(self, channels: Sequence[int], width: int = 16) -> None:
         super().__init__()
         self.cv1 = nn.ModuleList(nn.Conv2d(count, width, kernel_size=1) for count in channels)
         self.cv2 = nn.ModuleList(nn.Conv2d(width, count, kernel_size=3, padding=1) for count in channels)
@@ -96,7 +96,7 @@ class HierarchicalDistiller(nn.Module):
     `attention` can be called by itself, to make the teacher's side with the weights of the teacher's time.
     """
 
-    def __init__(self, channels: Sequence[int], width: int = 64, reduction: int = 16) -> None:
+    def __init__(self, channels: Sequence[int], width: int = 16, reduction: int = 16) -> None:
         super().__init__()
         self.attention = LevelAttention(channels, reduction)
         self.attention_fusion = CrossLayerFusion(channels, width)
