@@ -14,24 +14,23 @@ import argparse
 import logging
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-from reproduction import records
-from reproduction.plan import NAMES, PRESETS, Cell, Plan, make_data, read_plan
-from reproduction.tables import figure, tables
 
 from flcore import sweep
 from flcore.data.reading import DataSet
 from flcore.experiment import Experiment
 from flcore.hyperparams import user_path
-from flcore.reporting.tables import as_markdown, as_text, summary_table
-from flcore.reporting.frames import results_of
+from flcore.reporting.tables import as_markdown, as_text
 from flcore.utils import console, interrupt
 from flcore.utils.errors import RunError, UsageError, report
 from flcore.utils.paths import DATASET, REPO, RESULTS
 from flcore.utils.runs.files import write_text
+from reproduction import records
+from reproduction.plan import NAMES, PRESETS, Cell, make_data, read_plan
+from reproduction.tables import figure, of_runs, tables
 
 PAGE = REPO / "docs" / "results.md"
 FIGURES = PAGE.parent / "figures"
@@ -48,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), draw=True))
                 return 0
             if args.name == "keep":
-                found = [path for each in args.results for path in (sorted(each.glob("*.h5")) if each.is_dir() else [each])]
+                found = [
+                    path for each in args.results for path in (sorted(each.glob("*.h5")) if each.is_dir() else [each])
+                ]
                 print("\n".join(map(str, records.keep(found))))
                 return 0
             return _reproduce(args)
@@ -129,14 +130,22 @@ def estimate(cells: Sequence[Cell], data_dir: Path, processes: int) -> str:
         sizes = [len(DataSet(settings["dataset"], data_dir).read(i)["y"]) for i in range(settings["num_clients"])]
         method = settings["algorithm"]
         if method not in a_sample:
-            short = {"global_rounds": 2, "eval_gap": 2, "eval_clients": 1, "join_ratio": 1 / len(sizes), "results_dir": None}
+            short = {
+                "global_rounds": 2,
+                "eval_gap": 2,
+                "eval_clients": 1,
+                "join_ratio": 1 / len(sizes),
+                "results_dir": None,
+            }
             kept = {name: value for name, value in settings.items() if name not in ("checkpoint_every", "goal")}
             arrays = Experiment(**kept | short, data_dir=str(data_dir), executor="loop").run().repeats[0].arrays
             ((_, joined),) = arrays["rs_joined_clients"][1:]
             a_sample[method] = arrays["rs_seconds"][1] / sizes[joined]
         total += a_sample[method] * sum(sizes) * settings["global_rounds"] * settings.get("join_ratio", 1.0)
     hours, minutes = divmod(round(total / processes / 60), 60)
-    return f"{len(cells)} runs to be made: their training takes about {hours} h {minutes:02} min in {processes} processes"
+    return (
+        f"{len(cells)} runs to be made: their training takes about {hours} h {minutes:02} min in {processes} processes"
+    )
 
 
 def filled(page: str, draw: bool = False) -> str:
@@ -150,14 +159,13 @@ def filled(page: str, draw: bool = False) -> str:
     def made(place: re.Match[str]) -> str:
         kind, words = place.groups()
         if kind == "runs":
-            chosen = results_of([run for run in kept if run.dataset == words])
-            text = as_markdown(summary_table(chosen, ["last A", "best A*", "last B"]))
+            text = as_markdown(of_runs([run for run in kept if run.dataset == words]))
         else:
             plan = read_plan(*words.split())
             found = records.found(plan.cells, kept)
-            text = "\n\n".join(map(as_markdown, tables(plan, found)))
+            text = "\n\n".join([textwrap.fill(f"{plan.about}.", 100), *map(as_markdown, tables(plan, found))])
             if plan.figure:
-                text += f"\n\n![{plan.about}](figures/{plan.name}.svg)"
+                text += f"\n\n![{plan.name}](figures/{plan.name}.svg)"
                 if draw:
                     figure(plan, found, FIGURES / f"{plan.name}.svg")
         return f"<!-- {kind}: {words} -->\n\n{text}\n\n<!-- end -->"

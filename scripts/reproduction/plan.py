@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flcore import registry
 from flcore.data.generate import generate
 from flcore.data.sources import KNOWN
 from flcore.sweep import Settings, combinations, runs_in
@@ -66,14 +67,22 @@ def read_plan(name: str, preset: str) -> Plan:
     for told in runs_in(content, path):
         dataset = told["dataset"]
         images = _parsed(dataset)["images"]
-        label = told.pop("label", told["algorithm"])
+        row = told.pop("label", "") or words(told["algorithm"], told)
         for settings in combinations({**common, **own.get(images, {}), **own.get(dataset, {}), **told}):
             recipe = recipe_of(dataset, settings["num_clients"], data)
             folder = "-".join([dataset, *_clients(settings["num_clients"]), preset])
             column = dataset if columns == "dataset" else str(settings[columns]) if columns else ""
-            cells.append(Cell(label, column, settings | {"dataset": folder, "goal": preset}, recipe))
+            cells.append(Cell(row, column, settings | {"dataset": folder, "goal": preset}, recipe))
     cells.sort(key=lambda cell: cell.settings["seed"])
     return Plan(name, preset, about, show, cells, figure, published)
+
+
+def words(algorithm: str, settings: Mapping[str, Any]) -> str:
+    """A method with those of its own settings that are other than its defaults: ``FedCPD, cpd_tau 0.5``."""
+    own = registry.find(algorithm).settings_class()
+    known = own.declared() if own else {}
+    changed = {name: settings[name] for name in known if settings.get(name, known[name].default) != known[name].default}
+    return ", ".join([algorithm, *(f"{name} {value}" for name, value in changed.items())])
 
 
 def _clients(number: int) -> list[str]:
@@ -90,7 +99,7 @@ def _parsed(dataset: str) -> re.Match[str]:
 def recipe_of(dataset: str, num_clients: int, data: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a data set, such as Cifar10-dir0.5 (Dirichlet 0.5) or Cifar100-pat20 (20 classes a client)."""
     found = _parsed(dataset)
-    recipe = {"name": found["images"], "partition": found["kind"], "num_clients": num_clients} | dict(data)
+    recipe = {"name": found["images"], "partition": found["kind"], "num_clients": num_clients, **data}
     if found["kind"] == "dir":
         return recipe | {"alpha": float(found["value"])}
     return recipe | {"classes_per_client": min(int(found["value"]), KNOWN[recipe["name"]].num_classes)}
@@ -104,5 +113,5 @@ def make_data(cells: list[Cell], root: Path, sources: Mapping[str, Path], say: A
     """
     for folder, data in {cell.settings["dataset"]: cell.data for cell in cells}.items():
         if not (root / folder / "config.json").exists():
-            own = {"source": sources[data["name"]]} if data["name"] in sources else {}
+            own: dict[str, Any] = {"source": sources[data["name"]]} if data["name"] in sources else {}
             say(str(generate(**data, **own, out=root / folder, say=say)))

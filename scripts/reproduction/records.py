@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reproduction.plan import FOLDER, Cell
 
 from flcore.experiment import UNLESS_GIVEN, Experiment
 from flcore.utils.errors import UsageError
 from flcore.utils.runs.files import write_text
 from flcore.utils.runs.provenance import run_settings
 from flcore.utils.runs.read import Run, read_run
+from reproduction.plan import FOLDER, Cell
 
 RECORDS = FOLDER / "records"
 ARRAYS = ("round", "test_acc", "test_acc_after", "test_std", "worst_decile", "train_loss", "forgetting")

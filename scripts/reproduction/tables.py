@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from reproduction.plan import Plan
 
 from flcore.reporting.frames import Results, results_of
 from flcore.reporting.statistics import mean_and_spread, paired_difference
 from flcore.reporting.tables import COLUMNS, MISSING, Column, Table, measured, rank
 from flcore.reporting.tables import Cell as Shown
 from flcore.utils.runs.read import Run
+from reproduction.plan import Plan, words
 
 OURS = "FedCPD"
 
@@ -29,19 +29,47 @@ def tables(plan: Plan, runs: Sequence[Run | None]) -> list[Table]:
     rows = list(dict.fromkeys(cell.row for cell in plan.cells))
     columns = list(dict.fromkeys(cell.column for cell in plan.cells))
     alone = columns == [""]
-    parts = [[("", name) for name in plan.show]] if alone else [[(column, name) for column in columns] for name in plan.show]
+    parts = (
+        [[("", name) for name in plan.show]]
+        if alone
+        else [[(column, name) for column in columns] for name in plan.show]
+    )
     made = []
     for part in parts:
         cells = {(row, place): _cell(results, row, *place) for row in rows for place in part}
         for place in part:
             if COLUMNS[place[1]].better:
                 rank(cells[row, place] for row in rows)
-        header = ["" if alone else part[0][1], *(column or name for column, name in part)]
+        header = ["method" if alone else part[0][1], *(column or name for column, name in part)]
         table = Table(header, [[Shown(row), *(cells[row, place] for place in part)] for row in rows], left=1)
         if OURS in rows:
             table.rows += _leads(plan, results, rows, part)
         made.append(table)
     return made
+
+
+def of_runs(runs: Sequence[Run]) -> Table:
+    """These runs of one data set, the best first: A after 30, 60 and all rounds, and B."""
+    last = max((int(run.arrays["rs_round"][-1]) for run in runs), default=0)
+    ranked = sorted(runs, key=lambda run: -run.arrays["rs_test_acc"][-1])
+    rows = [
+        [
+            Shown(words(run.algorithm, run.info["settings"])),
+            *(_at(run, "rs_test_acc", number) for number in (30, 60, last)),
+            _at(run, "rs_test_acc_after", int(run.arrays["rs_round"][-2])),
+            Shown(run.info["commit"][:7]),
+        ]
+        for run in ranked
+    ]
+    header = ["method", "A, round 30", "A, round 60", f"A, round {last}", "B, evaluation before", "commit"]
+    return Table(header, rows, left=1)
+
+
+def _at(run: Run, array: str, number: int) -> Shown:
+    """The accuracy in percent of one round; a dash where it was not scored."""
+    place = np.flatnonzero(run.arrays["rs_round"] == number)
+    there = len(place) and place[0] < len(run.arrays[array])
+    return Shown(f"{100 * run.arrays[array][place[0]]:.1f}" if there else MISSING)
 
 
 def figure(plan: Plan, runs: Sequence[Run | None], path: Path) -> None:

@@ -57,7 +57,7 @@ class Curves:
 class Repeat(Curves):
     """One repeat of an experiment, with its own initial network and draws.
 
-    arrays: what the .h5 file holds, by PFLlib's names and ours (docs/results.md).
+    arrays: what the .h5 file holds, by PFLlib's names and ours (docs/reporting.md).
     info: what run.json says.
     path: the .h5 file; None where nothing is written.
     predictors: the clients' trained models.

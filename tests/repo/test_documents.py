@@ -12,7 +12,8 @@ from support import REPO
 DOCUMENTS = sorted(
     [*REPO.glob("*.md"), *(file for top in ("docs", "examples", "experiments") for file in (REPO / top).rglob("*.md"))]
 )
-SOURCES = [file for top in ("system", "dataset", "scripts", "tests", "examples") for file in (REPO / top).rglob("*.*")]
+PLACES = ("system", "dataset", "scripts", "tests", "examples", "experiments")
+SOURCES = [file for top in PLACES for file in (REPO / top).rglob("*.*")]
 FOLDERS = (".", "system", "system/flcore", "dataset", "scripts", "tests", "docs")  # where a path may begin
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPO)))
 

@@ -1,4 +1,4 @@
-"""docs/results.md, word for word."""
+"""docs/reporting.md, word for word."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from flcore.reporting import figures, tables
 from support import REPO
 from support.results import make_run, make_seeds
 
-TEXT = (REPO / "docs" / "results.md").read_text()
+TEXT = (REPO / "docs" / "reporting.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
 LINES = [line for language, code in BLOCKS if language == "bash" for line in code.splitlines() if "report.py" in line]
 

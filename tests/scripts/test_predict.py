@@ -115,7 +115,7 @@ def test_the_page_of_results_is_followed_word_for_word(data_root, tmp_path, monk
         Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path)
     settings = {"algorithm": "FedCPD", "dataset": "Birds", "data_dir": str(tmp_path), "device": "cpu"}
     Experiment(**settings, global_rounds=1, results_dir="results").run()
-    text = (REPO / "docs" / "results.md").read_text()
+    text = (REPO / "docs" / "reporting.md").read_text()
     lines = re.findall(r"^python scripts/predict.py (.*)$", text, re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
