@@ -124,9 +124,9 @@ def test_fusion_equals_the_recursion():
 
 def test_fusion_kernels_and_default_width():
     module = CrossLayerFusion([32, 64])
-    assert [tuple(c.weight.shape) for c in module.cv1] == [(64, 32, 1, 1), (64, 64, 1, 1)]
-    assert [tuple(c.weight.shape) for c in module.cv2] == [(32, 64, 3, 3), (64, 64, 3, 3)]
-    assert [tuple(c.weight.shape) for c in module.cv3] == [(64, 32, 3, 3)]  # none on the top level
+    assert [tuple(c.weight.shape) for c in module.cv1] == [(16, 32, 1, 1), (16, 64, 1, 1)]
+    assert [tuple(c.weight.shape) for c in module.cv2] == [(32, 16, 3, 3), (64, 16, 3, 3)]
+    assert [tuple(c.weight.shape) for c in module.cv3] == [(16, 32, 3, 3)]  # none on the top level
 
 
 def test_fusion_flows_from_deep_to_shallow_only():

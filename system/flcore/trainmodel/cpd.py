@@ -45,9 +45,10 @@ class CBAM(nn.Module):
         self.spatial = nn.Conv2d(2, 1, kernel_size=7, padding=3)
 
     def forward(self, x: Tensor) -> Tensor:
-        pooled = torch.stack([x.mean((2, 3)), x.amax((2, 3))])  # both go through the shared MLP in one call
+        # max, whose gradient goes to one of equal values; amax would compare all of them in its backward pass
+        pooled = torch.stack([x.mean((2, 3)), x.flatten(2).max(2).values])  # through the shared MLP in one call
         x = self.mlp(pooled).sum(0).sigmoid()[:, :, None, None] * x
-        summary = torch.stack([x.mean(1), x.amax(1)], dim=1)
+        summary = torch.stack([x.mean(1), x.max(1).values], dim=1)
         return self.spatial(summary).sigmoid() * x
 
 
