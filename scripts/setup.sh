@@ -46,11 +46,12 @@ for done_kind in dev "$kind"; do
 done
 
 pins=()
-if [ "$kind" = oldest ]; then # of a range such as numpy>=1.26 the version 1.26 itself
+if [ "$kind" = oldest ]; then # of a range such as numpy>=1.26 the version 1.26 itself; Flower's Ray is not the oldest
     mapfile -t pins < <("$venv_python" -c '
 import tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(*(name.replace(">=", "==") for name in project["dependencies"] + project["optional-dependencies"]["dev"]), sep="\n")')
+names = project["dependencies"] + project["optional-dependencies"]["dev"]
+print(*(name.replace(">=", "==") for name in names if not name.startswith("flwr")), sep="\n")')
 fi
 echo "setup: installing into $venv (the first time this fetches torch, which is large)"
 "$venv_python" -m pip install --disable-pip-version-check --no-input -e "$target" "${pins[@]}"

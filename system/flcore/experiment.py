@@ -167,6 +167,9 @@ class Experiment:
     def _data(self) -> dict[str, Any]:
         """Makes sure that the data set is there and fits; tells its name, size and shape."""
         values = self.values
+        if values["executor"] == "flower":
+            how = "pip install 'flwr[simulation]>=1.42', then flwr run examples/flower"
+            raise UsageError(f"-ex flower: a federation is started by Flower's own command: {how}; see docs/flower.md")
         clients, new, classes = (values[name] for name in ("num_clients", "num_new_clients", "num_classes"))
         wanted = None if clients is None else clients + new
         dataset = ensure_dataset(values["dataset"], wanted, values["data_dir"], log.info, new)

@@ -13,6 +13,7 @@ from flcore.federation.server import FederatedExperiment
 from flcore.registry import METHODS
 from flcore.servers.support.uploads import RoundUploads
 from flcore.utils.errors import RunError, UsageError
+from main import main
 from support import SHORT
 from support.federation import Inside
 
@@ -122,6 +123,7 @@ def test_a_reply_that_is_lost_is_made_again_the_same(runs):
     first, again = (transport.node(1).answer(order) for _ in range(2))
     assert (first.correct_after, first.loss) == (again.correct_after, again.loss)
     assert all(torch.equal(first.tensors[name], again.tensors[name]) for name in first.tensors)
+    assert {name.split(".")[0] for name in first.tensors} == {"base", "prototypes", "counts"}  # nothing that is its own
 
 
 def test_a_training_that_was_refused_is_taken_back(runs):
@@ -173,6 +175,11 @@ def test_results_are_the_files_of_every_run(data_root, tmp_path, generator_file)
 def test_what_a_federation_cannot_do_is_refused(flags, why):
     with pytest.raises(UsageError, match=why):
         FederatedExperiment.of(flags.split(), None)
+
+
+def test_asked_for_it_main_says_what_to_install_and_to_run(capsys):
+    assert main(["-ex", "flower"]) == 2
+    assert "pip install 'flwr[simulation]>=1.42', then flwr run examples/flower" in capsys.readouterr().err
 
 
 def test_another_number_of_clients_than_their_data_set_has_is_refused(runs):

@@ -47,9 +47,10 @@ def test_every_command_bears_what_surrounds_it():
 
 def test_flcore_is_importable_from_anywhere_and_nothing_else_of_ours_is(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    code = "import flcore.experiment, importlib.util as u; print([n for n in ('utils', 'main') if u.find_spec(n)])"
+    code = "import sys, flcore.federation.node, importlib.util as u; print("
+    code += "[n for n in ('utils', 'main') if u.find_spec(n)], sys.modules.keys() & {'ray', 'flwr'})"  # engines: lazily
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("[] set()\n", 0), done.stderr
 
 
 def test_a_pfllib_checkouts_own_flcore_comes_first(tmp_path):

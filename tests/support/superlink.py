@@ -1,5 +1,6 @@
 """Flower's processes on this machine: a SuperLink with TLS, and SuperNodes. All that was started is ended."""
 
+import json
 import os
 import signal
 import socket
@@ -28,7 +29,7 @@ class Flower:
         self.port, self.certificates = free_port(), folder / "certificates"
         path = os.pathsep.join([str(self.bin), os.environ["PATH"]])
         self.env = os.environ | {"FLWR_HOME": str(folder / "home"), "PATH": path, "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        self.env |= {"FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(REPO / "system")}
+        self.env |= {"FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(REPO / "system"), "RAY_ADDRESS": "local"}
         (folder / "home").mkdir()
         subprocess.run(["bash", EXAMPLE / "certificates.sh", self.certificates], check=True, capture_output=True)
         address = f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.certificates}/ca.pem"\n'
@@ -43,23 +44,29 @@ class Flower:
         self.processes.append(process)
         return process
 
-    def superlink(self):
+    def superlink(self, *words):
         files = [
             word
             for flag, name in (("cert", "server.pem"), ("key", "server.key"), ("ca-cert", "ca.pem"))
             for word in (f"--ssl-{flag}file", self.certificates / name)
         ]
-        return self.start(
-            "superlink", "flower-superlink", *files, "--port", self.port, "--disable-runtime-dependency-installation"
-        )
+        here = "--port", self.port, "--disable-runtime-dependency-installation"
+        self.start("superlink", "flower-superlink", *files, *here, *words)
+        self.wait(lambda: "Uvicorn running" in self.log("superlink"), 90, "SuperLink")
 
     def supernode(self, number, config):
         ca = "--root-certificates", self.certificates / "ca.pem"
         here = "--superlink", f"127.0.0.1:{self.port}", "--port", free_port()
         return self.start(f"supernode-{number}", "flower-supernode", *ca, *here, "--node-config", config)
 
-    def run(self, app, config):
-        return self.start("run", "flwr", "run", app, "here", "--run-config", config)
+    def run(self, app, config, *words):
+        return self.start("run", "flwr", "run", app, "here", "--run-config", config, *words)
+
+    def wait_for_the_end_of(self, results):
+        """Of the one run whose files are in this folder."""
+        found = lambda: [json.loads(path.read_text())["status"] for path in results.glob("*.run.json")]  # noqa: E731
+        self.wait(lambda: found() not in ([], ["running"]), 300, "end of the run")
+        assert found() == ["finished"]
 
     def log(self, name):
         path = self.folder / f"{name}.log"

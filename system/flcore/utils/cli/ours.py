@@ -9,7 +9,7 @@ GENERAL = (
     flag("-sd", "seed", 0, "seed of all randomness", least=0, most=2**63 - 1, words="from 0 to 2**63 - 1"),
     flag(
         *("-ex", "executor", "auto", "how the clients of a round are run"),
-        choices=("auto", "loop", "threads", "stacked", "ray"),
+        choices=("auto", "loop", "threads", "stacked", "ray", "flower"),
     ),
     flag("", "ray_address", None, "cluster for -ex ray, such as auto; if not given, this machine", type=str),
     flag("", "ray_actors", 0, "processes of -ex ray; 0: one a GPU with -dev cuda, else one a core", least=0),
