@@ -352,7 +352,7 @@ class Experiment:
         }
         log.info(
             f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
-            f"rounds, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
+            f"round{'s' * (context.global_rounds != 1)}, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
         )
         if server.own_loop:
             log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
