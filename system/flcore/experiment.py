@@ -350,9 +350,10 @@ class Experiment:
             "frozen": sum(parameter.numel() for parameter in parameters if not parameter.requires_grad),
             "dtype": ", ".join(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})),
         }
+        rounds = f"{context.global_rounds} round{'s' * (context.global_rounds != 1)}"
         log.info(
-            f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {context.global_rounds} "
-            f"round{'s' * (context.global_rounds != 1)}, {context.model_name} with {size:,} parameters, executor {server.executor.name}"
+            f"{context.algorithm} on {context.dataset}: {context.num_clients} clients, {rounds}, {context.model_name} "
+            f"with {size:,} parameters, executor {server.executor.name}"
         )
         if server.own_loop:
             log.info(f"{context.algorithm} brings its own round loop: its clients train one after another.")
