@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--processes", type=int, metavar="N", help="runs at a time (default: one a core, or one on a GPU)"
     )
+    parser.add_argument("--ray", action="store_true", help="as tasks of a Ray cluster, on all its machines")
+    parser.add_argument("--ray_address", metavar="HOST:PORT", help="of the cluster, or auto (default: this machine)")
+    parser.add_argument("--cores", type=float, default=1.0, metavar="N", help="with --ray: of a run (default: 1)")
+    parser.add_argument("--gpus", type=float, default=0.0, metavar="N", help="with --ray: of a run, such as 0.5")
     parser.add_argument("--list", action="store_true", help="print the runs, and run none")
     args = parser.parse_args(argv)
     started = time.time()
@@ -40,11 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if args.processes is not None and args.processes < 1:
                 raise UsageError(f"--processes {args.processes}: at least 1")
+            if args.ray and (args.processes or args.cores <= 0 or args.gpus < 0):
+                raise UsageError("--ray: --cores above 0 and --gpus say how many run at a time, not --processes")
+            if not args.ray and (args.ray_address or args.gpus or args.cores != 1):
+                raise UsageError("--ray_address, --cores and --gpus are for --ray")
             cells = sweep.cells_of(sweep.read_sweep(args.file))
             if args.list:
                 print("\n".join(cell.words for cell in cells))
                 return 0
-            sweep.run_sweep(cells, args.processes)
+            if args.ray:
+                sweep.run_on_ray(cells, args.ray_address, args.cores, args.gpus)
+            else:
+                sweep.run_sweep(cells, args.processes)
         except KeyboardInterrupt as end:
             return interrupt.report(end)
         except Exception as error:

@@ -10,6 +10,7 @@ import pytest
 
 from flcore.sweep import cells_of, read_sweep
 from flcore.utils.errors import UsageError
+from flcore.utils.runs.read import read_run
 from support import REPO
 
 FILE = """
@@ -75,8 +76,8 @@ def test_a_file_that_cannot_be_meant_is_told_before_any_run(write, text, message
         cells_of(read_sweep(write(text)))
 
 
-def start(path):
-    words = [sys.executable, str(REPO / "scripts" / "sweep.py"), str(path), "--processes", "2"]
+def start(path, *flags):
+    words = [sys.executable, str(REPO / "scripts" / "sweep.py"), str(path), *(flags or ("--processes", "2"))]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent)
 
 
@@ -102,3 +103,32 @@ def test_an_end_in_the_middle_loses_nothing(write, data_root, tmp_path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command goes on with the rest" in error
+
+
+@pytest.mark.slow
+def test_on_ray_the_runs_are_the_same(write, data_root, tmp_path):
+    pytest.importorskip("ray")
+    curves = []
+    for where in ("ray", "here"):
+        text = FILE.split('\n[[runs]]\nalgorithm = "FedKTL"')[0].format(data_root=data_root, results=tmp_path / where)
+        flags = ("--ray", "--cores", "0.5") if where == "ray" else ()
+        process = start(write(text), *flags)
+        printed, error = process.communicate(timeout=300)
+        assert process.returncode == 0 and "4 of 4 runs are finished (0 were before), 0 failed" in printed, error
+        files = sorted((tmp_path / where).glob("*.h5"))
+        curves.append({path.name: read_run(path).accuracy.tolist() for path in files})
+    assert len(curves[0]) == 4 and curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--ray", "--processes", "2"), "not --processes"),
+        (("--ray", "--cores", "0"), "--cores above 0"),
+        (("--gpus", "1"), "are for --ray"),
+    ],
+)
+def test_flags_of_a_ray_sweep_that_contradict_each_other(write, flags, said):
+    process = start(write('algorithm = "FedAvg"'), *flags)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 2 and said in error

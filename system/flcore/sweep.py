@@ -25,11 +25,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
+from flcore.executors.ray_connection import connect, first_line
 from flcore.experiment import Experiment
 from flcore.observers import Observer
 from flcore.utils import interrupt
@@ -196,6 +198,12 @@ def _hear(cell: Cell, receiver: Any, bar: Any) -> bool:
             cell.line, cell.failed = f"failed: its process ended with {reason}", True
         bar.update(cell.rounds - cell.done)
         return False
+    _take(cell, kind, value, bar)
+    return True
+
+
+def _take(cell: Cell, kind: str, value: Any, bar: Any) -> None:
+    """Takes in one thing that a run says of itself."""
     if kind == "round":
         bar.update(value - cell.done)
         cell.done = value
@@ -204,7 +212,58 @@ def _hear(cell: Cell, receiver: Any, bar: Any) -> bool:
     else:
         cell.failed = kind == "failed"
         cell.line = f"failed: {value}" if cell.failed else value
-    return True
+
+
+def run_on_ray(
+    cells: Sequence[Cell], address: str | None = None, cores: float = 1.0, gpus: float = 0.0
+) -> Sequence[Cell]:
+    """Runs every cell as a task of a Ray cluster that takes so many cores and GPUs; otherwise as `run_sweep`.
+
+    A task whose machine is lost is started again by Ray elsewhere, and goes on from its checkpoint if it has one there.
+
+    Raises:
+        UsageError: there is no Ray, no such cluster, or none of its machines has so much.
+        KeyboardInterrupt: somebody ended it.
+    """
+    ray, mine = connect(address, "--ray")
+    waiting: dict[Any, Cell] = {}
+    bar = tqdm(total=sum(cell.rounds for cell in cells), unit="round", disable=None, dynamic_ncols=True, smoothing=0.05)
+    number = 0
+    try:
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(one.get("CPU", 0) >= cores and one.get("GPU", 0) >= gpus for one in machines):
+            raise UsageError(f"--ray: no machine of the cluster has {cores:g} cores and {gpus:g} GPUs for a run")
+        task = ray.remote(_work_there).options(num_cpus=cores, num_gpus=gpus)
+        executor = {} if gpus else {"executor": "loop"}
+        waiting = {task.remote(executor | cell.settings, os.getcwd()): cell for cell in cells}
+        while waiting and not interrupt.asked():
+            for reference in ray.wait(list(waiting), timeout=0.3)[0]:
+                cell = waiting.pop(reference)
+                try:
+                    said = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    said = [("failed", first_line(error))]
+                for kind, value in said:
+                    _take(cell, kind, value, bar)
+                bar.update(cell.rounds - cell.done)
+                number += 1
+                tqdm.write(f"[{number}/{len(cells)}] {cell.words}: {cell.line}")
+    finally:
+        for reference in waiting:
+            ray.cancel(reference)
+        bar.close()
+        if mine:
+            ray.shutdown()
+    interrupt.check(f"{number} of {len(cells)} runs have ended; the same command goes on with the rest")
+    return cells
+
+
+def _work_there(settings: Settings, folder: str) -> list[tuple[str, Any]]:
+    """One run, in a process of Ray's; what it says of itself, all at its end."""
+    os.chdir(folder)
+    said: list[tuple[str, Any]] = []
+    _work(settings, SimpleNamespace(send=said.append))
+    return said
 
 
 class _Told(Observer):

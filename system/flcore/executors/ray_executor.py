@@ -16,8 +16,6 @@ actor would be the last to finish by more than a tenth.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,11 +25,10 @@ from flcore.clients.localrule import LocalRule
 from flcore.clients.support.metrics import Metrics
 from flcore.executors.loop import LoopExecutor, units
 from flcore.executors.ray_actor import INITIAL, Actor, Job, Reply, portable
+from flcore.executors.ray_connection import connect, first_line
 from flcore.executors.ray_tensors import HELD, Packed, Parcel, Table, known_as
 from flcore.trainmodel.forward import Tensors, tensors_of
-from flcore.utils import interrupt
 from flcore.utils.errors import RunError, UsageError
-from flcore.utils.machine import usable_cores
 from flcore.utils.runs.run_state import remembered
 
 log = logging.getLogger(__name__)
@@ -66,15 +63,8 @@ class RayExecutor(LoopExecutor):
     name = "ray"
 
     def __init__(self, address: str | None = None, actors: int = 0, stack_size: int | str = "auto") -> None:
-        try:
-            import ray  # here: optional, and slow to import
-        except ImportError:
-            raise UsageError("-ex ray needs Ray: pip install 'ray>=2.40'") from None
-        self.ray: Any = ray
+        self.ray, self.mine = connect(address, "-ex ray")
         self.number, self.stack_size = actors, stack_size
-        self.mine = not ray.is_initialized()
-        if self.mine:
-            self._connect(address)
         self.num_workers = actors or int(self.ray.cluster_resources().get("CPU", 1))  # that run at the same time
         self.slots: list[Slot] = []
         self.starting: list[Slot] = []
@@ -84,21 +74,6 @@ class RayExecutor(LoopExecutor):
         self._initial: tuple[list[Any], dict[Any, Any]] = [], {}
         self._messages: OrderedDict[int, tuple[Tensors, int, list[Any], dict[Any, Any]]] = OrderedDict()  # by id
         self._last_number = INITIAL
-
-    def _connect(self, address: str | None) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray tells its makers otherwise
-        handlers = {number: signal.getsignal(number) for number in interrupt.SIGNALS}
-        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-        here = {"num_cpus": usable_cores(), "include_dashboard": False} if address is None else {}
-        try:
-            self.ray.init(address=address or "local", **quiet, **here)
-        except (ConnectionError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise UsageError(f"--ray_address {address or 'of this machine'}: {first}") from None
-        finally:
-            for number, handler in handlers.items():
-                if handler is not None and signal.getsignal(number) != handler:
-                    signal.signal(number, handler)  # Ray takes SIGTERM for itself
 
     # ---- what an executor does ---------------------------------------------------------------------------------------
 
@@ -316,7 +291,3 @@ def by_value(model: Any, cloudpickle: Any) -> None:
     for name in {type(module).__module__ for module in model.modules()}:
         if name.startswith("user_network_"):
             cloudpickle.register_pickle_by_value(sys.modules[name])
-
-
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
