@@ -115,9 +115,13 @@ def test_on_ray_the_runs_are_the_same(write, data_root, tmp_path):
         process = start(write(text), *flags)
         printed, error = process.communicate(timeout=300)
         assert process.returncode == 0 and "4 of 4 runs are finished (0 were before), 0 failed" in printed, error
-        files = sorted((tmp_path / where).glob("*.h5"))
-        curves.append({path.name: read_run(path).accuracy.tolist() for path in files})
+        runs = [read_run(path) for path in (tmp_path / where).glob("*.h5")]
+        # by settings: which of two runs of one method has the plain name is a matter of which ends first
+        curves.append(
+            {(run.algorithm, run.info["settings"].get("mu")): run.arrays["rs_train_loss"].tolist() for run in runs}
+        )
     assert len(curves[0]) == 4 and curves[0] == curves[1]
+    assert len({tuple(curve) for curve in curves[0].values()}) == 4
 
 
 @pytest.mark.parametrize(
