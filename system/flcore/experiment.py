@@ -254,7 +254,7 @@ class Experiment:
         server = self.method.server_class()(args, context.repeat)
         options = {"stack_size": context.stack_size} if context.executor in ("stacked", "ray") else {}
         if context.executor == "ray":
-            options |= {"address": context.ray_address, "actors": context.ray_actors}
+            options |= {"address": context.ray_address, "actors": context.ray_actors, "sums": context.ray_sums}
         server.executor = EXECUTORS[context.executor](**options)
         return server
 

@@ -17,7 +17,7 @@ from flcore.registry import METHODS
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.checkpoint import Checkpoints
 from support import REPO, SHORT, same_tensors
-from support.checkpoints import INFO, everything, resumed_after
+from support.checkpoints import INFO, everything, plain, resumed_after
 
 ray = pytest.importorskip("ray")
 
@@ -30,9 +30,9 @@ PART = ("-jr", "0.5", "-cdr", "0.5")
 def double(monkeypatch):
     """``double(actors, ...)`` -> an executor on a `RayDouble`."""
 
-    def make(actors=2, **options):
+    def make(actors=2, sums=False, **options):
         monkeypatch.setitem(sys.modules, "ray", RayDouble(**options))
-        return RayExecutor(actors=actors)
+        return RayExecutor(actors=actors, sums=sums)
 
     return make
 
@@ -85,6 +85,77 @@ def test_a_lost_actors_clients_run_elsewhere(make_server, double, tmp_path, monk
     expected, server = pair(make_server, double(dies=dies), algorithm, only=flags)
     assert "an actor was lost" in caplog.text and (2, "train") in calls  # which took the lost one's place
     assert everything(server) == everything(expected)
+
+
+MEANS = [line.name for line in METHODS if line.means_only]
+SLOW_MEANS = [name if name in ("FedRep", "FedCPD") else pytest.param(name, marks=pytest.mark.slow) for name in MEANS]
+
+
+@pytest.mark.parametrize("algorithm", SLOW_MEANS)
+def test_sums_of_actors_are_the_loops_up_to_rounding(make_server, double, algorithm):
+    expected, server = pair(make_server, double(sums=True), algorithm, *PART)
+    # FedPA's server trains a generator with Adam, which makes as much of a small gradient's rounding as of a large one
+    assert_alike(server, expected, atol=1e-4 if algorithm == "FedPA" else 1e-6)
+
+
+def test_with_sums_a_lost_actors_clients_train_again(make_server, double, caplog):
+    """Actors are lost while they train, score and add up; each time the clients whose weights were there train anew."""
+    calls = []
+
+    def dies(number, method, what):
+        calls.append((number, method if method == "sums" else what))
+        return calls[-1] == (0, "train") and calls.count((0, "train")) == 2 or calls[-1] in ((2, "test"), (1, "sums"))
+
+    expected, server = pair(make_server, double(sums=True, dies=dies), "FedRep")
+    lost = [number for number in range(3) if server.executor.ray.dead & {number}]
+    assert lost == [0, 1, 2] and caplog.text.count("an actor was lost") == 3
+    assert_alike(server, expected)
+
+
+def test_with_sums_one_tensor_a_weight_comes_from_each_actor(make_server, double, monkeypatch):
+    """FedRep with 4 clients on 2 actors: of the extractor two sums come back in a round, of the heads all four."""
+    server = make_server("FedRep", "-gr", "1")
+    server.executor = double(sums=True)
+    came, get = [], server.executor._get
+    monkeypatch.setattr(server.executor, "_get", lambda reference: came.append(get(reference)) or came[-1])
+    server.train()
+    sums = [one for one in came if isinstance(one, dict)]
+    assert [sorted(one) for one in sums] == 2 * [sorted(server.shared_weights())]
+    replies = [reply for one in came if isinstance(one, list) for reply in one if reply.tensors]
+    trained = [reply for reply in replies if reply.left]
+    assert len(trained) == 4 and all(len(reply.tensors.content) == 2 for reply in trained)  # head.weight, head.bias
+
+
+def test_with_sums_a_client_left_out_is_not_in_them(make_server, double, monkeypatch):
+    def broken(forward, params, x, y, *rest):
+        return loss(forward, params, x, y, *rest) * (float("nan") if len(y) == 7 else 1)  # client 2 has 7 samples
+
+    expected, server = make_server("FedAvg"), make_server("FedAvg")
+    server.executor = double(sums=True)
+    loss = server.rule.local_loss
+    monkeypatch.setattr(server.rule, "local_loss", staticmethod(broken))
+    for each in (expected, server):
+        each.train()
+    assert plain(server.records["rs_left_out"]) == [1, 1, 1]  # clients a round
+    assert_alike(server, expected)
+
+
+@pytest.mark.parametrize("flags", [("--aggregate", "median"), ("--attack", "signflip")], ids=["median", "attack"])
+def test_where_uploads_are_looked_at_sums_are_not_used(make_server, double, flags):
+    expected, server = pair(make_server, double(sums=True), "FedAvg", *flags)
+    assert everything(server) == everything(expected)
+
+
+def assert_alike(server, expected, atol=1e-6):
+    """The same but for the order of the additions."""
+    torch.testing.assert_close(server.global_params, expected.global_params, rtol=1e-4, atol=atol)
+    torch.testing.assert_close(server.rs_train_loss, expected.rs_train_loss, rtol=1e-4, atol=atol)
+    for one, other in zip(server.clients, expected.clients, strict=True):
+        torch.testing.assert_close(one.params, other.params, rtol=1e-4, atol=atol)
+        torch.testing.assert_close(one.state, other.state, rtol=1e-4, atol=atol)
+    for name in ("rs_joined", "rs_bytes_up", "rs_left_out"):
+        assert plain(server.records[name]) == plain(expected.records[name])
+    assert server.rs_test_acc == expected.rs_test_acc
 
 
 def test_endless_losses_end_the_run(make_server, double):

@@ -12,9 +12,12 @@ class Executor(Protocol):
 
     Attributes:
         name: what ``-ex`` takes.
+        adds: whether trained weights of which only the sum is needed can stay where they were trained: it has
+            `train_there` and `sums` then.
     """
 
     name: str
+    adds: bool
 
     def receive(self, clients: Sequence[Any], message: Tensors, current_round: int) -> None:
         """Every client takes the round's message."""

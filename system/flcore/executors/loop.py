@@ -14,6 +14,7 @@ FEW_SAMPLES = 64  # scored together; more at a time are no faster on a CPU, and 
 
 class LoopExecutor:
     name = "loop"
+    adds = False
 
     def receive(self, clients: Sequence[Any], message: Tensors, current_round: int) -> None:
         """Every client takes the round's message."""

@@ -16,6 +16,8 @@ from flcore.executors.loop import LoopExecutor
 from flcore.executors.ray_tensors import HELD, Packed, Parcel, known_as
 from flcore.executors.stacked import StackedExecutor
 from flcore.executors.threads import ThreadsExecutor
+from flcore.servers.messages import add_weighted
+from flcore.servers.support import faults
 from flcore.trainmodel.forward import Tensors
 
 INITIAL = 0  # the number of the "message" that the initial weights are
@@ -29,6 +31,7 @@ class Job(NamedTuple):
     message: int  # the number of the server's message that it has
     tensors: Parcel  # params, state
     more: dict[str, Any]  # what else its class remembers
+    left: bool = False  # the weights that stayed here when it was trained take the place of those in `tensors`
 
 
 class Reply(NamedTuple):
@@ -39,6 +42,7 @@ class Reply(NamedTuple):
     time_cost: dict[str, float]
     more: dict[str, Any]
     metrics: Metrics | None
+    left: bool = False  # weights have stayed
 
 
 def portable(maker: Any) -> Any:
@@ -46,6 +50,10 @@ def portable(maker: Any) -> Any:
     args = maker.args
     model = copy.deepcopy(args.model).cpu()
     return dataclasses.replace(maker, args=dataclasses.replace(args, model=model, device=torch.device("cpu")))
+
+
+def packed(tensors: Tensors) -> dict[str, Packed]:
+    return {name: Packed.of(value) for name, value in tensors.items()}
 
 
 class Actor:
@@ -73,19 +81,26 @@ class Actor:
         self.used: dict[int, int] = {}  # the last round
         self.held: dict[int, dict[str, Tensor]] = {}
         self.messages: dict[int, Tensors] = {}
+        self.left: dict[int, Tensors] = {}  # trained weights by client that have stayed here
 
     def ready(self) -> int:
         """The number of this process, once it can work."""
         return os.getpid()
 
     def run(
-        self, what: str, units: Sequence[Sequence[Job]], messages: dict[int, Any], gone: dict[int, set[str]]
+        self,
+        what: str,
+        units: Sequence[Sequence[Job]],
+        messages: dict[int, Any],
+        gone: dict[int, set[str]],
+        stay: Sequence[str] = (),
     ) -> list[Reply]:
         """Lets every client ``receive`` its message, ``train`` or be tested (``test``), those of a unit together.
 
         Args:
             messages: the server's, by number, each as a list with a reference to its place in Ray's store.
             gone: names of tensors by client that nobody refers to any more.
+            stay: names of weights that stay here after training, for `sums`, if the client came out sound.
         """
         for client, names in gone.items():
             held = self.held.get(client, {})
@@ -103,12 +118,28 @@ class Actor:
         else:
             for job in jobs:
                 clients[job.id].receive(self.messages[job.message], job.round)
+        if what == "train" and stay:
+            self._keep([clients[job.id] for job in jobs if faults.is_sound(clients[job.id])], stay)
         replies = [self._reply(clients[job.id], job, score) for job, score in zip(jobs, scores, strict=True)]
         if self.many:
             latest = max(self.used.values())
             for i in [i for i, used in self.used.items() if used < latest - 1]:
                 del self.used[i], self.clients[i]
         return replies
+
+    def _keep(self, clients: Sequence[Any], names: Sequence[str]) -> None:
+        """The named weights stay here; in their place go back those that came, which the driver has."""
+        for client in clients:
+            self.left[client.id] = {name: client.params[name] for name in names}
+            client.params = client.params | {name: client.shared[name] for name in names}
+
+    def sums(self, weights: dict[int, int]) -> dict[str, Packed]:
+        """The sum of so many times each client's weights that have stayed here, which then go."""
+        total: Tensors = {}
+        for client, weight in weights.items():
+            add_weighted(total, [*self.left[client]], self.left[client], weight)
+        self.left = {}
+        return packed(total)
 
     def _fetch(self, messages: dict[int, Any]) -> None:
         import ray
@@ -130,6 +161,8 @@ class Actor:
         groups = job.tensors.opened(lambda n, name: held[name] if n == HELD else self.messages[n][name], self.device)
         client.round, client.shared = job.round, self.messages[job.message]
         client.params, client.state, client.upload = groups["params"], groups["state"], {}
+        if job.left:
+            client.params = client.params | self.left[job.id]
         client.train_time_cost = {"num_rounds": 0, "total_cost": 0.0}
         for name, value in job.more.items():
             setattr(client, name, value)
@@ -146,4 +179,5 @@ class Actor:
             self.held[job.id] = parcel.own(groups)
         client.params, client.state, client.upload, client.shared = {}, {}, {}, {}
         more = {name: getattr(client, name) for name in job.more}
-        return Reply(parcel, client.train_loss, client.train_time_cost, more, score)
+        left = job.id in self.left
+        return Reply(parcel, client.train_loss, client.train_time_cost, more, score, left)

@@ -24,9 +24,11 @@ from typing import Any
 from flcore.clients.localrule import LocalRule
 from flcore.clients.support.metrics import Metrics
 from flcore.executors.loop import LoopExecutor, units
-from flcore.executors.ray_actor import INITIAL, Actor, Job, Reply, portable
+from flcore.executors.ray_actor import INITIAL, Actor, Job, Reply, packed, portable
 from flcore.executors.ray_connection import connect, first_line
-from flcore.executors.ray_tensors import HELD, Packed, Parcel, Table, known_as
+from flcore.executors.ray_tensors import HELD, Parcel, Table, known_as
+from flcore.servers.messages import add_weighted
+from flcore.servers.roundloop import samples_trained
 from flcore.trainmodel.forward import Tensors, tensors_of
 from flcore.utils.errors import RunError, UsageError
 from flcore.utils.runs.run_state import remembered
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 300.0  # within which the cluster has room for at least one actor
 SLACK = 1.1  # of the mean load that an actor may have before a client moves away from it
-MOST_LOSSES = 3  # in one call, for each actor
+MOST_LOSSES = 3  # in one round, for each actor
 MESSAGES = 4  # of the server, that are kept in Ray's store
 
 Unit = list[Any]  # clients that are computed together
@@ -55,6 +57,8 @@ class RayExecutor(LoopExecutor):
         address: of a cluster, such as "auto" or "host:6379"; None: one of this machine alone, for this run.
         actors: how many; 0: one a GPU with -dev cuda, else one a core.
         stack_size: see `StackedExecutor`.
+        sums: trained weights of which the server needs the sum alone stay in the actors, each of which sends one sum.
+            The order of the additions is then not the loop's.
 
     Raises:
         UsageError: Ray is not installed, or there is no such cluster.
@@ -62,13 +66,18 @@ class RayExecutor(LoopExecutor):
 
     name = "ray"
 
-    def __init__(self, address: str | None = None, actors: int = 0, stack_size: int | str = "auto") -> None:
+    def __init__(
+        self, address: str | None = None, actors: int = 0, stack_size: int | str = "auto", sums: bool = False
+    ) -> None:
         self.ray, self.mine = connect(address, "-ex ray")
-        self.number, self.stack_size = actors, stack_size
+        self.number, self.stack_size, self.adds = actors, stack_size, sums
         self.num_workers = actors or int(self.ray.cluster_resources().get("CPU", 1))  # that run at the same time
         self.slots: list[Slot] = []
         self.starting: list[Slot] = []
         self.home: dict[int, Slot] = {}  # of each client
+        self.before: dict[int, dict[str, Any]] = {}  # clients whose trained weights stay in an actor, before that
+        self.stay: Sequence[str] = ()  # the names of those weights
+        self.losses = 0  # of actors in this round
         self._start: Callable[[], Slot] | None = None
         self.asked = False  # for actors, once
         self._initial: tuple[list[Any], dict[Any, Any]] = [], {}
@@ -79,6 +88,7 @@ class RayExecutor(LoopExecutor):
 
     def receive(self, clients: Sequence[Any], message: Tensors, current_round: int) -> None:
         """A plain merge needs no data and happens here; what is more than that happens where the data are."""
+        self.before, self.losses = {}, 0
         far = [client for client in clients if travels(client) and merges(client)]
         near = [client for client in clients if not (travels(client) and merges(client))] if far else clients
         super().receive(near, message, current_round)
@@ -91,10 +101,54 @@ class RayExecutor(LoopExecutor):
             return super().train(clients, done)
         self._run("train", [[client] for client in clients], done)
 
+    def train_there(self, clients: Sequence[Any], done: Callable[[], object], stay: Sequence[str]) -> None:
+        """`train`, but the weights named by ``stay`` remain in the actors, if they can, until `sums` is called.
+
+        Meanwhile the clients hold those that they had received; `test` goes by the trained ones. One whose actor is
+        lost trains again.
+        """
+        if not all(map(travels, clients)):
+            return super().train(clients, done)
+        for client in clients:
+            own = {name: getattr(client, name) for name in (*remembered(client), "upload")}
+            self.before[client.id] = own | {"train_time_cost": dict(client.train_time_cost)}
+        self.stay = stay
+        self._run("train", [[client] for client in clients], done, stay)
+
+    def sums(self, clients: Sequence[Any], names: list[str]) -> Tensors:
+        """The sum over the clients, trained by `train_there`, of n_i times their named weights; these are then gone."""
+        total: Tensors = {}
+        for client in clients:
+            if client.id not in self.before:  # it came back whole
+                add_weighted(total, names, client.params, samples_trained(client))
+        far = [client for client in clients if client.id in self.before]
+        found: list[tuple[int, Tensors]] = []
+        while far:
+            self._train_lost(far)
+            calls = []
+            for slot in self.slots:
+                weights = {client.id: samples_trained(client) for client in far if self.home[client.id] is slot}
+                if weights:
+                    calls.append((slot, weights, slot.handle.sums.remote(weights)))
+            for slot, weights, reference in calls:
+                try:
+                    came = self._get(reference)
+                except self.ray.exceptions.RayError as error:
+                    self._lost(slot, error, len(weights))
+                    continue
+                far = [client for client in far if client.id not in weights]
+                found.append((min(weights), {name: one.tensor(clients[0].device) for name, one in came.items()}))
+        for _, part in sorted(found, key=lambda one: one[0]):  # not in the order of their coming
+            add_weighted(total, names, part, 1)
+        self.before = {}
+        return total
+
     def test(self, clients: Sequence[Any]) -> list[Metrics]:
         if not all(map(travels, clients)):
             return super().test(clients)
-        found = self._run("test", units(clients), lambda: None)
+        whole = [client for client in clients if client.id not in self.before]
+        alone = [[client] for client in clients if client.id in self.before]  # its weights here are not its own
+        found = self._run("test", units(whole) + alone, lambda: None)
         return [found[client.id] for client in clients]
 
     def close(self) -> None:
@@ -152,7 +206,17 @@ class RayExecutor(LoopExecutor):
         log.info(f"ray: {number} actors with {each} each, on {len(ray.nodes())} machines")
         ray.wait([slot.started for slot in self.starting], num_returns=number, timeout=START_SECONDS)
 
+    def _get(self, reference: Any) -> Any:
+        """What a call gives; an error of the code in it as it was raised there."""
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            raise (error.cause or error) from None
+
     def _lost(self, slot: Slot, error: Exception, clients: int) -> None:
+        self.losses += 1
+        if self.losses > MOST_LOSSES * (len(self.slots) + 1):
+            raise RunError(f"{self.losses} actors of Ray were lost in one round: {first_line(error)}") from None
         log.warning(f"ray: an actor was lost ({first_line(error)}); {clients} clients run again elsewhere")
         if slot in self.slots and self._start:
             self.slots.remove(slot)
@@ -161,41 +225,52 @@ class RayExecutor(LoopExecutor):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _run(self, what: str, groups: list[Unit], done: Callable[[], object]) -> dict[int, Metrics]:
+    def _run(
+        self, what: str, groups: list[Unit], done: Callable[[], object], stay: Sequence[str] = ()
+    ) -> dict[int, Metrics]:
         """Has the units of clients received, trained or tested by the actors; the metrics by client."""
-        ray, found, losses = self.ray, dict[int, Metrics](), 0
+        ray, found = self.ray, dict[int, Metrics]()
         waiting: dict[Any, tuple[Slot, list[Unit], list[Job]]] = {}
         if groups:
-            waiting |= self._hand_out(what, groups)
+            waiting |= self._hand_out(what, groups, stay)
         while waiting:
             ready, _ = ray.wait(list(waiting))
             slot, share, jobs = waiting.pop(ready[0])
             clients = [client for unit in share for client in unit]
             try:
-                replies: list[Reply] = ray.get(ready[0])
-            except ray.exceptions.RayTaskError as error:
-                raise (error.cause or error) from None
+                replies: list[Reply] = self._get(ready[0])
             except ray.exceptions.RayError as error:
-                losses += 1
-                if losses > MOST_LOSSES * (len(self.slots) + 1):
-                    raise RunError(f"{losses} actors of Ray were lost in one round: {first_line(error)}") from None
                 self._lost(slot, error, len(clients))
-                waiting |= self._hand_out(what, share)
+                waiting |= self._hand_out(what, share, stay)
                 continue
             for client, job, reply in zip(clients, jobs, replies, strict=True):
                 take(client, slot, job, reply, what)
+                if stay and not reply.left:
+                    del self.before[client.id]
                 if reply.metrics is not None:
                     found[client.id] = reply.metrics
                 done()
         return found
 
-    def _hand_out(self, what: str, groups: list[Unit]) -> dict[Any, tuple[Slot, list[Unit], list[Job]]]:
+    def _train_lost(self, clients: Sequence[Any]) -> None:
+        """Trains again those whose trained weights have stayed in an actor that is lost."""
+        lost = [client for client in clients if client.id in self.before and client.id not in self.home]
+        for client in lost:
+            for name, value in self.before[client.id].items():
+                setattr(client, name, dict(value) if name == "train_time_cost" else value)
+        self._run("train", [[client] for client in lost], lambda: None, self.stay)
+
+    def _hand_out(
+        self, what: str, groups: list[Unit], stay: Sequence[str] = ()
+    ) -> dict[Any, tuple[Slot, list[Unit], list[Job]]]:
         self._prepare(groups[0][0])
+        if what == "test":
+            self._train_lost([client for unit in groups for client in unit])
         waiting = {}
         for slot, share in self._balance(groups, what == "test"):
             places = {INITIAL: self._initial[0]}
-            jobs = [[self._job(client, slot, places) for client in unit] for unit in share]
-            reference = slot.handle.run.remote(what, jobs, places, slot.table.take_gone())
+            jobs = [[self._job(client, slot, places, what == "test") for client in unit] for unit in share]
+            reference = slot.handle.run.remote(what, jobs, places, slot.table.take_gone(), stay)
             waiting[reference] = slot, share, [job for unit in jobs for job in unit]
         return waiting
 
@@ -208,7 +283,8 @@ class RayExecutor(LoopExecutor):
         shares: dict[int, list[Unit]] = {id(slot): [] for slot in self.slots}
         for unit in sorted(groups, key=lambda unit: -sizes[id(unit)]):
             home = self.home.get(unit[0].id)
-            if home is None or loads[id(home)] + sizes[id(unit)] > most:
+            bound = test and unit[0].id in self.before  # to where its trained weights are
+            if home is None or (loads[id(home)] + sizes[id(unit)] > most and not bound):
                 home = min(self.slots, key=lambda slot: loads[id(slot)])
             loads[id(home)] += sizes[id(unit)]
             shares[id(home)].append(unit)
@@ -219,14 +295,14 @@ class RayExecutor(LoopExecutor):
                     before.table.forget(client.id)
         return [(slot, shares[id(slot)]) for slot in self.slots if shares[id(slot)]]
 
-    def _job(self, client: Any, slot: Slot, places: dict[int, Any]) -> Job:
+    def _job(self, client: Any, slot: Slot, places: dict[int, Any], test: bool) -> Job:
         groups = {"params": client.params, "state": client.state}
         number, place, known = self._message(client.shared)
         places[number] = place
         parcel = Parcel.of(groups, [known, self._initial[1], slot.table.known(client.id)])
         slot.table.update(client.id, parcel.own(groups))
         more = {name: getattr(client, name) for name in remembered(client)[len(LASTING) :]}
-        return Job(client.id, client.round, number, parcel, more)
+        return Job(client.id, client.round, number, parcel, more, test and client.id in self.before)
 
     def _message(self, message: Tensors) -> tuple[int, list[Any], dict[Any, Any]]:
         """Its number, its place in Ray's store, and its tensors by identity; one without tensors is always the same."""
@@ -274,10 +350,6 @@ def take(client: Any, slot: Slot, job: Job, reply: Reply, what: str) -> None:
         client.upload, client.train_loss = groups["upload"], reply.train_loss
         for name, value in reply.time_cost.items():
             client.train_time_cost[name] += value
-
-
-def packed(tensors: Tensors) -> dict[str, Packed]:
-    return {name: Packed.of(value) for name, value in tensors.items()}
 
 
 def shared_out(amount: float, number: int) -> float:

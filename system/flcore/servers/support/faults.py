@@ -20,6 +20,7 @@ from flcore.utils.errors import DivergedError
 SAMPLES_PER_SECOND = 1000.0  # trained; each epoch of each phase counts
 BYTES_PER_SECOND = 1.25e6  # down and up: 10 Mbit/s
 SLOWDOWN = 5.0  # times as long, for slow training and for slow sending
+ON_UPLOADS = ("signflip", "noise")  # of the attacks; the other one is on labels
 
 
 # ---- values that are not finite --------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class RoundUploads:
         self.messages: list[Tensors] = []
         self.bytes = 0
         self.added: list[str] = []  # names of weights that are added up at once
+        self.there = False  # by the executor, where they were trained
         self.sums: Tensors = {}  # of n_i times the weights
         self.samples = 0  # of the clients in `sums`
         self.layouts: dict[tuple[str, ...], Layout] = {}  # of uploads, by what they may hold: that of the first part
@@ -67,7 +68,9 @@ class RoundUploads:
         one = sum(server.global_params[name].nbytes for name in names)
         size = max(SMALLEST_PART, WAITING.get(server.device.type, WAITING["cpu"]) // one)
         parts = [clients[start : start + size] for start in range(0, len(clients), size)]
-        self.added = names if len(parts) > 1 else []
+        received = [name for name in names if name.startswith(server.rule.replaced)]  # the others are read again
+        self.there = server.executor.adds and server.args.attack not in faults.ON_UPLOADS and bool(received)
+        self.added = received if self.there else names if len(parts) > 1 else []
         return parts
 
     def train_all(self, scored: bool) -> dict[int, float]:
@@ -107,7 +110,11 @@ class RoundUploads:
         back what it had before; returned are the others.
         """
         self.before = {client.id: faults.Snapshot.of(client) for client in clients}
-        self.server.executor.train(clients, done)
+        executor = self.server.executor
+        if self.there:
+            executor.train_there(clients, done, self.added)
+        else:
+            executor.train(clients, done)
         bad = [client for client in clients if not faults.is_sound(client)]
         self.leave_out(bad, "their training loss or weights are not finite")
         return [client for client in clients if client.id not in self.left_out]
@@ -141,6 +148,7 @@ class RoundUploads:
         limit = server.time_threthold if server.time_select else float("inf")
         self.seen.update(client.id for client in clients)
         arriving = [client for client in clients if client.id not in self.left_out and client.id in self.arriving]
+        before = len(self.clients)
         for client, upload in self.usable(arriving, server.method.extras):
             size = message_bytes(upload)
             seconds = faults.simulated_seconds(client, received + size)
@@ -151,6 +159,8 @@ class RoundUploads:
                 self.bytes += size
                 self.clients.append(client)
                 self.messages.append(self._add(client, upload) if self.added else upload)
+        if self.there and (taken := self.clients[before:]):
+            add_weighted(self.sums, self.added, server.executor.sums(taken, self.added), 1)
 
     def usable(self, clients: list[Any], extras: tuple[str, ...]) -> list[tuple[Any, Tensors]]:
         """The clients whose upload has no defect, each with it; the others are left out.
@@ -179,7 +189,8 @@ class RoundUploads:
 
     def _add(self, client: Any, upload: Tensors) -> Tensors:
         """Adds up the weights of which only the mean is needed; returns the rest of the upload."""
-        add_weighted(self.sums, self.added, upload, samples_trained(client))
+        if not self.there:
+            add_weighted(self.sums, self.added, upload, samples_trained(client))
         self.samples += samples_trained(client)
         return {name: value for name, value in upload.items() if name not in self.added}
 
@@ -212,7 +223,7 @@ class RoundUploads:
         """What reaches the server from a client, as an attacker has left it."""
         server = self.server
         upload: Tensors = client.message(server.shares if server.method.weights_up else ())
-        if server.args.attack not in ("signflip", "noise") or not server.participation.attackers[client.id]:
+        if server.args.attack not in faults.ON_UPLOADS or not server.participation.attackers[client.id]:
             return upload
         draw = torch_generator(server.args.seed, server.times, server.current_round, client.id, "attack")
         return faults.attacked(upload, client.shared, server.args.attack, server.args.attack_scale, draw)

@@ -13,6 +13,7 @@ GENERAL = (
     ),
     flag("", "ray_address", None, "cluster for -ex ray, such as auto; if not given, this machine", type=str),
     flag("", "ray_actors", 0, "processes of -ex ray; 0: one a GPU with -dev cuda, else one a core", least=0),
+    flag("", "ray_sums", False, "each process of -ex ray sends one sum of its clients' weights; not to the last bit"),
     flag("", "stack_size", "auto", "clients at once with -ex stacked", type=int, least=1, also=("auto",)),
     flag("", "num_threads", 1, "threads inside one operation on the CPU", least=1, most=1024),
     flag("", "state_dir", None, "folder for what clients keep between rounds, instead of memory", type=Path),

@@ -18,7 +18,16 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "h5py")
 # What says where and how often to run, not what to compute: two runs that differ only here have the same settings.
 NOT_SETTINGS = {"config", "data_dir", "results_dir", "goal", "overwrite", "reuse", "times", "prev", "num_threads"}
 NOT_SETTINGS |= {"executor", "stack_size", "state_dir", "state_cache", "checkpoint_every", "resume"}  # the same numbers
-NOT_SETTINGS |= {"ray_address", "ray_actors", "keep_checkpoint", "save_models", "tensorboard", "wandb", "mlflow"}
+NOT_SETTINGS |= {
+    "ray_address",
+    "ray_actors",
+    "ray_sums",
+    "keep_checkpoint",
+    "save_models",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+}
 NOT_SETTINGS |= {"device_id", "quiet", "verbose", "log"}  # the first is told by the device
 NOT_SETTINGS |= {"given", "method"}  # not values
 
