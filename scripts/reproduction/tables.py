@@ -16,14 +16,14 @@ from flcore.reporting.tables import Cell as Shown
 from flcore.utils.runs.read import Run
 from reproduction.plan import Plan, words
 
-OURS = "FedCPD"
+OURS = ("FedCPD", "FedCPD+")
 
 
 def tables(plan: Plan, runs: Sequence[Run | None]) -> list[Table]:
     """The plan's tables: one a measure with a column for each of the plan's, or a single one if it has no columns.
 
-    runs: of each of the plan's cells, or None. Cells without a run show a dash. Below stand FedCPD's lead over the best
-    of the other methods, mean over common seeds, and the paper's where it is known.
+    runs: of each of the plan's cells, or None. Cells without a run show a dash. Below stand the leads of
+    FedCPD and FedCPD+ over the best of the other methods, mean over common seeds, and the paper's where it is known.
     """
     results = _results(plan, runs)
     rows = list(dict.fromkeys(cell.row for cell in plan.cells))
@@ -42,7 +42,7 @@ def tables(plan: Plan, runs: Sequence[Run | None]) -> list[Table]:
                 rank(cells[row, place] for row in rows)
         header = ["method" if alone else part[0][1], *(column or name for column, name in part)]
         table = Table(header, [[Shown(row), *(cells[row, place] for place in part)] for row in rows], left=1)
-        if OURS in rows:
+        if OURS[0] in rows:
             table.rows += _leads(plan, results, rows, part)
         made.append(table)
     return made
@@ -104,21 +104,24 @@ def _cell(results: Results, row: str, column: str, name: str) -> Shown:
 
 
 def _leads(plan: Plan, results: Results, rows: Sequence[str], part: Sequence[tuple[str, str]]) -> list[list[Shown]]:
-    """FedCPD's lead over the best other method, and the published one, below each measure where more is better."""
-    leads = [_lead(results, rows, column, COLUMNS[name]) for column, name in part]
-    lines = [[Shown(f"{OURS}'s lead"), *leads]]
+    """The lead of each of ours over the best other method, and the published one, where more is better."""
+    lines = [
+        [Shown(f"{own}'s lead"), *(_lead(own, results, rows, column, COLUMNS[name]) for column, name in part)]
+        for own in OURS
+        if own in rows
+    ]
     if any(column in plan.published for column, _ in part):
         published = (plan.published.get(column) for column, _ in part)
         lines.append([Shown("the paper's"), *(Shown(MISSING if one is None else f"{one:+.2f}") for one in published)])
     return lines
 
 
-def _lead(results: Results, rows: Sequence[str], column: str, measure: Column) -> Shown:
+def _lead(own: str, results: Results, rows: Sequence[str], column: str, measure: Column) -> Shown:
     """As the mean over the seeds that both have; a dash as long as a method is missing."""
-    each = {row: _runs(results, row, column) for row in rows}
+    each = {row: _runs(results, row, column) for row in rows if row == own or row not in OURS}
     if not measure.better or not all(map(len, each.values())):
         return Shown(MISSING)
-    others = {row: mean_and_spread(runs[measure.metric])[0] for row, runs in each.items() if row != OURS}
+    others = {row: mean_and_spread(runs[measure.metric])[0] for row, runs in each.items() if row != own}
     best = max(others, key=lambda row: np.nan_to_num(others[row], nan=-1.0))
-    mean = measure.scale * paired_difference(each[OURS], each[best], measure.metric).mean
+    mean = measure.scale * paired_difference(each[own], each[best], measure.metric).mean
     return Shown(f"{mean:+.2f}" if np.isfinite(mean) else MISSING)

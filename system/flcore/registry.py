@@ -223,6 +223,12 @@ METHODS = [
         keeps="attention and fusion modules, previous extractor",
         means_only=ALL,
     ),
+    Method(
+        *("FedCPD+", "flcore.servers.servercpdplus:FedCPDPlus", "ours: docs/fedcpd.md"),
+        prototypes="class prototypes",
+        keeps="head in closed form",
+        means_only=ALL,
+    ),
 ]
 
 

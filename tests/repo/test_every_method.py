@@ -36,6 +36,7 @@ TRAVELS = {  # weights down, weights up, width of the prototypes
     "GPFL": ((*EXTRACTOR, "gce.", "cov."),) * 2 + (0,),
     "FedDBE": (MODEL, MODEL, 0),
     "FedCPD": (EXTRACTOR, EXTRACTOR, 512),
+    "FedCPD+": (EXTRACTOR, EXTRACTOR, 512),
 }
 CLIENTS, CLASSES = 4, 4  # of "Skewed"
 

@@ -21,13 +21,13 @@ def reproduce(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "preset", "runs"),
     [
-        ("table1", "paper", 6 * 10 * 3),
-        ("table1", "quick", 6 * 10 + 2 * 10),  # two seeds more of one data set
-        ("table2", "quick", 4 * 10),
-        ("table3", "smoke", 8),
+        ("table1", "paper", 6 * 11 * 3),
+        ("table1", "quick", 6 * 11 + 2 * 11),  # two seeds more of one data set
+        ("table2", "quick", 4 * 11),
+        ("table3", "smoke", 8 + 2),
         ("fig2", "quick", 7 * 3),
-        ("clients", "paper", 4 * 6),
-        ("participation", "smoke", 3 * 5),
+        ("clients", "paper", 4 * 7),
+        ("participation", "smoke", 3 * 6),
     ],
 )
 def test_a_plan_has_its_runs(reproduce, name, preset, runs):
@@ -62,8 +62,8 @@ def test_tables_share_their_runs(reproduce):
         name: {str(cell.settings) for cell in reproduce.read_plan(name, "quick").cells} for name in reproduce.NAMES
     }
     assert settings["comm"] | settings["fairness"] | settings["fig4"] < settings["table1"]
-    assert len(settings["table3"] | settings["fig2"]) == 9 * 3  # the figure has FedAvg more
-    assert len(settings["table3"] - settings["table1"]) == 6 * 3  # FedRep and FedCPD are there already
+    assert len(settings["table3"] | settings["fig2"]) == 11 * 3  # the figure has FedAvg more
+    assert len(settings["table3"] - settings["table1"]) == 7 * 3  # FedRep, FedCPD and FedCPD+ are there already
 
 
 def run_of(cell, a, b, tmp_path):
@@ -92,7 +92,8 @@ def texts(table):
 def test_a_table_shows_the_lead_beside_the_papers(reproduce, tmp_path):
     plan = reproduce.read_plan("table1", "quick")
     here = {("FedCPD", 0): (31, 30), ("FedCPD", 1): (33, 32), ("FedRep", 0): (28, 31), ("FedRep", 1): (29, 33)}
-    others = {(row, 0): (20, 21) for row in {cell.row for cell in plan.cells} - {"FedCPD", "FedRep"}}
+    here |= {("FedCPD+", 0): (30.5, 36), ("FedCPD+", 1): (30.5, 38)}
+    others = {(row, 0): (20, 21) for row in {cell.row for cell in plan.cells} - {"FedCPD", "FedCPD+", "FedRep"}}
     runs = []
     for cell in plan.cells:
         numbers = (here | others).get((cell.row, cell.settings["seed"]))
@@ -104,9 +105,10 @@ def test_a_table_shows_the_lead_beside_the_papers(reproduce, tmp_path):
     assert texts(at_a)["FedCPD"][:2] == ["32.00 ± 1.41", "–"] and texts(at_a)["FedAvg"][:2] == ["20.00", "–"]
     assert texts(at_a)["FedCPD's lead"][:2] == ["+3.50", "–"]  # (31 - 28 + 33 - 29) / 2
     assert texts(at_b)["FedCPD's lead"][0] == "-1.00"
+    assert texts(at_a)["FedCPD+'s lead"][0] == "+2.00" and texts(at_b)["FedCPD+'s lead"][0] == "+5.00"  # not over FedCPD
     assert texts(at_a)["the paper's"] == ["+4.90", "+4.58", "+0.76", "+0.10", "+0.04", "+0.15"]
     marks = {row[0].text: row[1].mark for row in at_a.rows}
-    assert marks["FedCPD"] == "best" and marks["FedRep"] == "second"
+    assert marks["FedCPD"] == "best" and marks["FedCPD+"] == "second"
     assert "| **32.00 ± 1.41** | – |" in reproduce.as_markdown(at_a) and reproduce.as_text(at_a)
 
 

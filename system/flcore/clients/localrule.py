@@ -150,6 +150,13 @@ class LocalRule:
         return {**params, **received}
 
     @staticmethod
+    def local_solve(forward: Forward, params: Tensors, data: Data, hp: Any) -> Tensors:
+        """Parameters that do not train but follow from the others and the data, by name: called after every download
+        and, before `local_end`, after training. Here none.
+        """
+        return {}
+
+    @staticmethod
     def local_plan(hp: Any) -> list[Phase]:
         """The order of updates; here all parameters move together."""
         return [Phase(hp.local_epochs)]
@@ -244,12 +251,13 @@ class LocalRule:
         params = self.params
         received = {name: value for name, value in message.items() if name in params}
         data: Any = self.data if self.begins() else None  # not read for nothing: it may be far away
-        self.params = self.local_begin(self.forward, params, received, data, self.shared, self.state, self.hp)
+        merged = self.local_begin(self.forward, params, received, data, self.shared, self.state, self.hp)
+        self.params = {**merged, **self.local_solve(self.forward, merged, data, self.hp)}
 
     @classmethod
     def begins(cls) -> bool:
-        """Whether its `local_begin` is more than the plain one."""
-        return cls.local_begin is not LocalRule.local_begin
+        """Whether it does more with a download than the plain `local_begin`."""
+        return cls.local_begin is not LocalRule.local_begin or cls.local_solve is not LocalRule.local_solve
 
     def message(self, shares: tuple[str, ...]) -> Tensors:
         """What goes up: the weights under the prefixes ``shares``, and what `local_end` adds."""
@@ -281,6 +289,7 @@ class LocalRule:
 
     def end_training(self, params: Tensors, hp: Any) -> None:
         """Takes over the trained ``params``, with what the rule makes of them."""
+        params = {**params, **self.local_solve(self.forward, params, self.data, hp)}
         self.state, upload = self.local_end(self.forward, params, self.data, self.shared, self.state, hp)
         if own := {"prototypes", "counts"} & upload.keys():
             raise ValueError(f"{type(self).__name__}.local_end uploads {', '.join(sorted(own))}; give `embeddings`")

@@ -48,6 +48,7 @@ COLOURS = {
     "FedProc": "#006060",
     "FedCRL": "#D87860",
     "FedKTL": "#00A800",
+    "FedCPD+": "#FF7F6E",
 }
 OF_OTHERS = ("#9048F0", "#784800", "#F00090", "#900048", "#307800", "#D4501E", "#5B6C8F")  # chosen by the name
 MARKERS = {"": "", "o": "● ", "s": "■ ", "^": "▲ ", "D": "◆ ", "v": "▼ ", "P": "✚ ", "X": "✖ "}  # and in front of names
