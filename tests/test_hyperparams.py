@@ -182,6 +182,7 @@ DEFAULTS = {
         "cpd_proto_weighting": "uniform",
     },
 }
+DEFAULTS["FedCPD+"] = DEFAULTS["FedCPD"] | {"cpd_fd": 0.0, "cpd_align": 10.0, "cpd_ridge": 1.0}
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -19,7 +19,7 @@ FLCORE = REPO / "system" / "flcore"
 @pytest.mark.parametrize("line", registry.METHODS, ids=lambda line: line.name)
 def test_every_line_names_a_server_with_a_documented_pair(line):
     server = line.server_class()
-    assert server.__name__ == line.name.replace("-", "_")
+    assert server.__name__ == line.name.replace("-", "_").replace("+", "Plus")
     assert server.rule is not None
     suffix = line.server.split(":")[0].removeprefix("flcore.servers.server")
     for path in (FLCORE / "servers" / f"server{suffix}.py", FLCORE / "clients" / f"client{suffix}.py"):
@@ -37,7 +37,7 @@ def test_every_pair_has_a_line():
 
 def test_names_in_any_case_and_the_nearest_one():
     assert registry.find("fedcpd").name == "FedCPD"
-    with pytest.raises(UsageError, match=r"Did you mean FedAvg\?.*Local, FedAvg, FedProx, .*, FedCPD\."):
+    with pytest.raises(UsageError, match=r"Did you mean FedAvg\?.*Local, FedAvg, FedProx, .*, FedCPD, FedCPD\+\."):
         registry.find("FedAvgg")
 
 
@@ -90,6 +90,7 @@ TRAVELS = {
     "FedDBE": ("all weights; once: mean embedding", "bias of the embedding"),
     "Ditto": ("all weights", "personal model"),
     "FedCPD": ("extractor, class prototypes", "head, attention and fusion modules, previous extractor"),
+    "FedCPD+": ("extractor, class prototypes", "head, head in closed form"),
 }
 
 
@@ -152,7 +153,7 @@ def test_a_broken_method_is_named_and_leaves_the_others_alone(broken, capsys):
     assert main.main(["--list"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert rows[2].startswith("| Broken | nobody | Broken cannot be used, since serverbroken cannot be imported: Attr")
-    assert "(serverbroken.py, line 2)" in rows[2] and rows[-1].startswith("| FedCPD |")
+    assert "(serverbroken.py, line 2)" in rows[2] and rows[-1].startswith("| FedCPD+ |")
     found = cli.read(["-algo", "FedAvg", "--cpd_fd", "0"], registry.find("FedAvg"), registry.METHODS)
     assert found.notes == ("note: --cpd_fd has no effect on FedAvg",)
     for words in (["--help"], ["-algo", "FedRep", "--help"]):

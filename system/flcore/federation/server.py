@@ -136,6 +136,7 @@ class RemoteExecutor:
     """Has the clients of a ``server`` work where they are. They train with the download: one letter a round."""
 
     name = "flower"
+    adds = False
 
     def __init__(self, server: Any, transport: Transport) -> None:
         self.server, self.transport = server, transport
