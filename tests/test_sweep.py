@@ -53,10 +53,10 @@ def test_lists_are_combined_and_tables_are_runs_of_their_own(write):
     assert read_sweep(write("mu = 0.1")) == [{"mu": 0.1}]
 
 
-def test_the_quick_start_has_four_methods_and_three_seeds():
+def test_the_quick_start_has_five_methods_and_three_seeds():
     runs = read_sweep(REPO / "examples" / "quickstart.toml")
     pairs = {(run["algorithm"], run["seed"]) for run in runs}
-    assert len(cells_of(runs)) == len(pairs) == 12 and ("FedCPD", 2) in pairs
+    assert len(cells_of(runs)) == len(pairs) == 15 and ("FedCPD", 2) in pairs
     assert {run["data_dir"] for run in runs} == {"results/quickstart/data"}  # where quickstart.sh makes it
 
 
