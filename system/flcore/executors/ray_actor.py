@@ -118,8 +118,9 @@ class Actor:
         else:
             for job in jobs:
                 clients[job.id].receive(self.messages[job.message], job.round)
-        if what == "train" and stay:
-            self._keep([clients[job.id] for job in jobs if faults.is_sound(clients[job.id])], stay)
+        if what == "train":
+            for client in clients.values():
+                self._keep(client, stay)
         replies = [self._reply(clients[job.id], job, score) for job, score in zip(jobs, scores, strict=True)]
         if self.many:
             latest = max(self.used.values())
@@ -127,9 +128,10 @@ class Actor:
                 del self.used[i], self.clients[i]
         return replies
 
-    def _keep(self, clients: Sequence[Any], names: Sequence[str]) -> None:
-        """The named weights stay here; in their place go back those that came, which the driver has."""
-        for client in clients:
+    def _keep(self, client: Any, names: Sequence[str]) -> None:
+        """A sound client's named weights stay here; in their place go back those that came, which the driver has."""
+        self.left.pop(client.id, None)  # of a round in which its upload was dropped
+        if names and faults.is_sound(client):
             self.left[client.id] = {name: client.params[name] for name in names}
             client.params = client.params | {name: client.shared[name] for name in names}
 

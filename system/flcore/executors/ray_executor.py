@@ -254,11 +254,11 @@ class RayExecutor(LoopExecutor):
 
     def _train_lost(self, clients: Sequence[Any]) -> None:
         """Trains again those whose trained weights have stayed in an actor that is lost."""
-        lost = [client for client in clients if client.id in self.before and client.id not in self.home]
-        for client in lost:
-            for name, value in self.before[client.id].items():
-                setattr(client, name, dict(value) if name == "train_time_cost" else value)
-        self._run("train", [[client] for client in lost], lambda: None, self.stay)
+        while lost := [client for client in clients if client.id in self.before and client.id not in self.home]:
+            for client in lost:
+                for name, value in self.before[client.id].items():
+                    setattr(client, name, dict(value) if name == "train_time_cost" else value)
+            self._run("train", [[client] for client in lost], lambda: None, self.stay)
 
     def _hand_out(
         self, what: str, groups: list[Unit], stay: Sequence[str] = ()
