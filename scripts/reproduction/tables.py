@@ -117,9 +117,10 @@ def _leads(plan: Plan, results: Results, rows: Sequence[str], part: Sequence[tup
 
 
 def _lead(own: str, results: Results, rows: Sequence[str], column: str, measure: Column) -> Shown:
-    """As the mean over the seeds that both have; a dash as long as a method is missing."""
+    """As the mean over the seeds that both have. Methods without a run, which have a dash above, do not count."""
     each = {row: _runs(results, row, column) for row in rows if row == own or row not in OURS}
-    if not measure.better or not all(map(len, each.values())):
+    each = {row: runs for row, runs in each.items() if len(runs)}
+    if not measure.better or own not in each or len(each) < 2:
         return Shown(MISSING)
     others = {row: mean_and_spread(runs[measure.metric])[0] for row, runs in each.items() if row != own}
     best = max(others, key=lambda row: np.nan_to_num(others[row], nan=-1.0))
