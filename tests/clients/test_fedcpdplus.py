@@ -51,3 +51,11 @@ def test_a_diverged_client_is_left_out(make_server):
 def test_distillation_is_off_by_default_and_can_be_switched_on(make_server):
     assert not make_server("FedCPD+").clients[0].state
     assert "taught" in make_server("FedCPD+", "--cpd_fd", "1").clients[0].state
+
+
+def test_a_client_without_training_samples_is_scored(make_server):
+    client = make_server("FedCPD+").clients[0]
+    x, y = client.data
+    client._tensors[True] = x[:0], y[:0]
+    client.receive({}, 0)
+    assert not client.scores(is_train=False)[0].any()

@@ -39,6 +39,11 @@ def test_what_says_nothing_gives_the_frequencies_of_the_classes():
         torch.testing.assert_close(bias, frequencies, atol=1e-5, rtol=0)
 
 
+def test_without_samples_all_is_zero():
+    weight, bias = ridge_classifier(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), 3, 1.0)
+    assert weight.shape == (3, 5) and not weight.any() and not bias.any()
+
+
 def test_one_sample_and_values_that_are_not_finite_raise_nothing():
     weight, bias = ridge_classifier(torch.randn(1, 5), torch.tensor([2]), 3, 1.0)
     assert not weight.any() and bias.tolist() == [0, 0, 1]

@@ -13,14 +13,17 @@ def ridge_classifier(z: Tensor, y: Tensor, num_classes: int, strength: float) ->
 
     so that ``strength`` means the same for embeddings of any scale (a head in closed form: Bertinetto et al., ICLR
     2019). z (n,K), y (n,) int64; what comes out is in at least float32. If all z are equal, W is 0 and b holds the
-    frequencies of the classes. Values that are not finite give such values, and no error.
+    frequencies of the classes; without samples both are 0. Values that are not finite give such values, and no error.
     """
     z = z.to(torch.promote_types(z.dtype, torch.float32))
     labels = (y[:, None] == torch.arange(num_classes, device=y.device)).to(z.dtype)
-    mean, frequencies = z.mean(0), labels.mean(0)
-    x, targets, n = z - mean, labels - frequencies, len(z)
-    penalty = (strength * x.square().mean()).clamp_min(torch.finfo(z.dtype).tiny)
-    few = n < z.shape[1]  # the system of equations is that of the samples or that of the elements, whichever is smaller
+    n = max(len(z), 1)
+    mean, frequencies = z.sum(0) / n, labels.sum(0) / n
+    x, targets = z - mean, labels - frequencies
+    penalty = (strength * x.square().sum() / (n * z.shape[1])).clamp_min(torch.finfo(z.dtype).tiny)
+    few = (
+        len(z) < z.shape[1]
+    )  # the system of equations is that of the samples or that of the elements, whichever is smaller
     products = (x @ x.T if few else x.T @ x) / n
     system = products + penalty * torch.eye(len(products), dtype=z.dtype, device=z.device)
     known = targets if few else x.T @ targets / n
