@@ -47,7 +47,9 @@ def trained(make, *how, **settings):
 def assert_close(ours, loops, within=1e-4):
     assert ours.keys() == loops.keys()
     for name, value in loops.items():
-        torch.testing.assert_close(ours[name], value, rtol=within, atol=within, msg=name)
+        torch.testing.assert_close(
+            ours[name], value, rtol=within, atol=within, msg=lambda found, of=name: f"{of}: {found}"
+        )
 
 
 @pytest.mark.parametrize("network", TRAINED)
@@ -74,9 +76,13 @@ def test_a_network_that_cannot_be_trained_is_refused_in_one_line(make, network, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam", "weight_decay": 0.01}], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("settings", "within"),
+    [({}, 1e-4), ({"optimizer": "adam", "weight_decay": 0.01}, 1e-2)],  # Adam makes whole steps of what is rounding
+    ids=["sgd", "adam"],
+)
 @pytest.mark.parametrize("algorithm", [method.name for method in METHODS])
-def test_every_method_trains_the_oddest_network(make, caplog, generator_file, algorithm, settings):
+def test_every_method_trains_the_oddest_network(make, caplog, generator_file, algorithm, settings, within):
     flags = SHORT.get(algorithm, ())
     settings = settings | {name.strip("-"): int(value) for name, value in zip(flags[::2], flags[1::2], strict=True)}
     if algorithm == "FedKTL":
@@ -86,7 +92,7 @@ def test_every_method_trains_the_oddest_network(make, caplog, generator_file, al
         for executor in (LoopExecutor(), ThreadsExecutor(2), StackedExecutor())
     )
     assert same_tensors(everything(threads), everything(loop))
-    assert_close(everything(stacked), everything(loop), within=2e-3)
+    assert_close(everything(stacked), everything(loop), within)
     assert "stacked:" not in caplog.text
 
 

@@ -264,9 +264,9 @@ def test_an_actor_that_is_killed_in_a_round_changes_nothing(make_server, cluster
     executor = RayExecutor(actors=2)
     hand_out, killed = executor._hand_out, []
 
-    def kill_one(what, groups):
-        waiting = hand_out(what, groups)
-        if what == "train" and server.current_round == 1 and not killed:
+    def kill_one(*asked):
+        waiting = hand_out(*asked)
+        if asked[0] == "train" and server.current_round == 1 and not killed:
             killed.append(pids[executor.slots[0]])
             os.kill(killed[0], signal.SIGKILL)
         elif not killed:
